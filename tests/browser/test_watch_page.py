@@ -18,7 +18,7 @@ def test_the_state_of_a_run_is_shown_and_its_policy_plays(page: Open, tmp_path: 
     shown = page("watch", str(tmp_path / "run"))
     shown.until(lambda: shown.text("#run-state") == "The run has finished its 120 steps.")
     assert shown.find("#run-progress").get_attribute("value") == "1"
-    assert [cell.text for cell in shown.all("#run-returns thead th")][:3] == ["return", "training", "evaluation"]
+    assert [cell.text for cell in shown.all("#run-returns thead th")][:3] == ["team return", "training", "evaluation"]
     shown.until(lambda: int(shown.find("#picture").get_attribute("data-timestep") or 0) > 1)
     assert shown.browser.title.startswith("ippo on particle/simple_spread (run)")
     shown.find("#pause").click()

@@ -30,8 +30,8 @@ def test_a_silent_run_prints_its_folder_and_its_result(capsys: pytest.CaptureFix
     captured = capsys.readouterr()
     first, second, third = captured.out.splitlines()
     assert first == "mine: 80 steps"
-    assert second.startswith("evaluation return -")
-    assert ", best -" in second
+    assert second.startswith("team return in evaluation -")
+    assert ", highest -" in second
     assert ", random policy -" in second
     assert third.endswith("). Examine the run: coterie diagnose mine")  # it took 4 gradient steps
     assert captured.err == ""

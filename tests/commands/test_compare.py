@@ -55,7 +55,7 @@ def test_the_table_has_intervals_and_the_probability_of_improvement(
 ) -> None:
     assert compare(folder) == 0
     text = capsys.readouterr().out
-    assert text.startswith("On particle/simple_spread, mappo has a return of 11.0 (95% CI 10.0 to 12.0)")
+    assert text.startswith("On particle/simple_spread, mappo has a team return of 11.0 (95% CI 10.0 to 12.0)")
     assert "Over 2 tasks, the interquartile mean of normalized scores is mappo" in text
     for words in ("IQM", "optimality gap", "P(improvement)", "p Holm", "over 2 tasks", "peak IQM", "reached"):
         assert words in text
@@ -97,6 +97,26 @@ def test_markdown_and_latex_escape_names_and_set_the_best_values_in_bold(
     assert r"mappo & 3 & \textbf{11.0 [10.0, 12.0]} &" in latex
     assert r"simple\_tag" in latex
     assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 3
+
+
+def test_compact_latex_is_one_table_of_tasks_and_algorithms(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert compare(folder, "--latex", "compact") == 0
+    latex = capsys.readouterr().out
+    assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 1
+    lines = latex.splitlines()
+    head = next(k for k, line in enumerate(lines) if line.startswith("task & "))
+    algorithms = lines[head].removesuffix(r" \\").split(" & ")[1:]
+    rows = lines[head + 2 : lines.index(r"\midrule", head + 2)]
+    assert [row.split(" & ")[0] for row in rows] == [r"particle/simple\_spread", r"particle/simple\_tag"]
+    assert all(row.count(" & ") == len(algorithms) for row in rows)
+    assert all(row.count(r"\textbf{") <= 1 for row in rows)
+    assert any(r"\textbf{11.0 [10.0, 12.0]}" in row for row in rows)
+    assert any(line.startswith("all tasks, normalized & ") for line in lines)
+    assert "With fewer than 5 seeds, such intervals cover clearly less than 95" in latex
+    assert compare(folder, "--latex", f"compact:{tmp_path / 'table.tex'}") == 0
+    assert (tmp_path / "table.tex").read_text() == latex
 
 
 def test_latex_has_commands_for_letters_that_old_fonts_lack(folder: Path, capsys: pytest.CaptureFixture) -> None:

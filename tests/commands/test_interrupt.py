@@ -49,7 +49,7 @@ def test_ctrl_c_prints_the_summary_and_leaves_a_checkpoint(tmp_path: Path):
         f"Ctrl-C: stopped at {steps:,} of 10,000,000 steps, checkpoint saved. Resume with: coterie resume {out}",
     ):
         assert line in output.splitlines()
-    assert "evaluation return" in output
+    assert "team return" in output
     assert main(["evaluate", str(out), "--episodes", "4"]) == 0
 
 

@@ -259,11 +259,32 @@ def test_mistyped_names_are_answered_with_a_suggestion(option: dict[str, Any]) -
 def test_the_sentence_of_a_task_has_intervals_seeds_and_the_test() -> None:
     sentence = run(TWO, normalize="none").sentences[0]
     assert sentence.startswith(
-        "On a, mappo has a return of 11.0 (95% CI 9.3 to 12.7) after 200 steps (interquartile mean"
+        "On a, mappo has a team return of 11.0 (95% CI 9.3 to 12.7) after 200 steps (interquartile mean"
     )
     assert "5 seeds), ippo 8.7 (95% CI" in sentence
     assert "the probability of improvement is 0.90 (95% CI" in sentence
     assert "in Welch's t-test." in sentence
+
+
+@pytest.mark.parametrize(
+    ("seeds", "caveat"),
+    [
+        (1, "; one seed does not show how much results differ between seeds."),
+        (3, "; with only 3 seeds, such intervals cover clearly less than 95%."),
+        (5, ""),
+    ],
+)
+def test_the_caveat_about_few_seeds_is_in_the_sentences(seeds: int, caveat: str) -> None:
+    values = {
+        (task, algo): [float(k + i) for k in range(n)]
+        for task in "ab"
+        for i, (algo, n) in enumerate((("mappo", 6), ("ippo", seeds)))
+    }
+    sentences = run(values, normalize="none").sentences
+    assert len(sentences) == 3
+    for sentence in sentences:
+        assert sentence.endswith(caveat or ".")
+        assert bool(caveat) == ("with only" in sentence or "one seed" in sentence)
 
 
 def test_small_values_keep_their_digits() -> None:

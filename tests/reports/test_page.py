@@ -85,13 +85,13 @@ def test_a_page_names_the_finding_of_each_task_with_interval_and_seeds(page: str
     findings = re.findall(r'<p class="finding">(.*?)</p>', page)
     assert len(findings) == 3
     for task, finding in zip(("matrix/climbing", "matrix/penalty"), findings, strict=False):
-        assert finding.startswith(f"On {task}, vdn has a return of 16.0 (95% CI ")
+        assert finding.startswith(f"On {task}, vdn has a team return of 16.0 (95% CI ")
         assert "3 seeds" in finding
     assert findings[2].startswith("Over 2 tasks")
 
 
 def test_the_tables_of_a_page_have_the_digits_of_its_sentences(page: str) -> None:
-    finding = re.search(r'<p class="finding">.*?has a return of (\S+) \(95% CI (\S+) to (\S+)\)', page)
+    finding = re.search(r'<p class="finding">.*?has a team return of (\S+) \(95% CI (\S+) to (\S+)\)', page)
     assert finding is not None
     assert f"{finding[1]} <small>[{finding[2]}, {finding[3]}]</small>" in page
 

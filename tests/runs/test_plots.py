@@ -199,7 +199,7 @@ def test_the_figure_groups_seeds_and_its_legend_explains_the_bands(tmp_path):
     left, right = figure.axes
     assert left.get_title(loc="left") == "particle/simple_spread"
     assert (left.get_xlabel(), right.get_xlabel()) == ("environment steps (thousands)", "wall time (seconds)")
-    assert left.get_ylabel() == "evaluation return"
+    assert left.get_ylabel() == "team return in evaluation"
     for panel in (left, right):
         assert len(panel.collections) == 2
         colors = {line.get_color() for line in panel.get_lines()}
@@ -229,8 +229,8 @@ def test_training_and_evaluation_returns_are_not_mixed(tmp_path):
         file.write('{"steps": 9000, "time/wall_s": 1, "rollout/return_mean": 3}\n')
         file.write('{"steps": 9500, "time/wall_s": 2, "rollout/return_mean": 4}\n')
     figure = draw(load(trained, both))
-    assert figure.axes[0].get_ylabel() == "training return"
-    assert draw(load(both)).axes[0].get_ylabel() == "evaluation return"
+    assert figure.axes[0].get_ylabel() == "team return in training"
+    assert draw(load(both)).axes[0].get_ylabel() == "team return in evaluation"
 
 
 def test_runs_with_equal_seeds_are_labeled_as_runs(tmp_path):

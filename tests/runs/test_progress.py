@@ -76,13 +76,15 @@ def test_a_line_is_written_first_at_evaluations_every_ten_seconds_and_at_the_end
     display.close()
     assert stream.getvalue() == (
         "mappo on particle/simple_spread\n"
-        "1,000 / 30,000 steps · 3% · 1,000 steps/s · 29 s left · training -79.00 · policy loss 0.012 · entropy 1.25\n"
-        "11,000 / 30,000 steps · 36% · 1,000 steps/s · 19 s left · training -69.00 · policy loss 0.012 · entropy 1.25\n"
-        "15,000 / 30,000 steps · 50% · 1,000 steps/s · 15 s left · training -65.00 · evaluation -60.00 · "
+        "1,000 / 30,000 steps · 3% · 1,000 steps/s · 29 s left · team return: training -79.00 · "
         "policy loss 0.012 · entropy 1.25\n"
-        "25,000 / 30,000 steps · 83% · 1,000 steps/s · 5 s left · training -55.00 · evaluation -60.00 · "
+        "11,000 / 30,000 steps · 36% · 1,000 steps/s · 19 s left · team return: training -69.00 · "
         "policy loss 0.012 · entropy 1.25\n"
-        "30,000 / 30,000 steps · 100% · 1,000 steps/s · done · training -50.00 · evaluation -60.00 · "
+        "15,000 / 30,000 steps · 50% · 1,000 steps/s · 15 s left · team return: training -65.00, evaluation -60.00 · "
+        "policy loss 0.012 · entropy 1.25\n"
+        "25,000 / 30,000 steps · 83% · 1,000 steps/s · 5 s left · team return: training -55.00, evaluation -60.00 · "
+        "policy loss 0.012 · entropy 1.25\n"
+        "30,000 / 30,000 steps · 100% · 1,000 steps/s · done · team return: training -50.00, evaluation -60.00 · "
         "policy loss 0.012 · entropy 1.25\n"
     )
 
@@ -167,7 +169,7 @@ def test_the_live_display_shows_bar_speed_returns_by_team_and_losses(clock):
     assert last[0] == "mappo on simple_tag · seed 3 · resumed at 1,000 steps"
     assert last[1].startswith("━━━━━━━━━")
     assert last[1].endswith(" 1,400 / 2,000 steps · 70% · 100 steps/s · 6 s left")
-    assert last[2].split() == ["return", "training", "evaluation", "best"]
+    assert last[2].split() == ["team", "return", "training", "evaluation", "highest"]
     assert last[3].split() == ["adversary", "5.00", "40.00", "40.00", "▁▃▆█"]
     assert last[4].split() == ["agent", "-", "-4.00", "-1.00", "█▆▃▁"]
     assert last[5].startswith("value loss 0.500")

@@ -27,8 +27,9 @@ def test_summary_of_a_finished_run_with_one_team(tmp_path):
         == f"""\
 3,000 steps in 30 s (100 steps/s)
 
-evaluation return  random   start     now    best  published  best at step
-                   -79.00  -78.50  -42.00  -41.25     -40.00         2,000  ▁▆██
+team return  random   start     now  highest  published  at step
+evaluation   -79.00  -78.50  -42.00   -41.25     -40.00    2,000  ▁▆██
+team return: sum over the agents of a team, group rewards counted once
 
 ends 89% of the way from the random policy (-79.00) to the published score (-40.00)
 
@@ -55,9 +56,10 @@ def test_summary_of_a_stopped_run_with_two_teams():
         == """\
 2,000 of 10,000 steps in 20 s (100 steps/s)
 
-evaluation return  random  start    now   best  published  best at step
-red                 0.500   1.00   3.00   3.00       2.50         2,000
-blue               -0.500  -1.00  -5.00  -5.00          -         1,000
+team return       random  start    now  highest  published  at step
+red, evaluation    0.500   1.00   3.00     3.00       2.50    2,000
+blue, evaluation  -0.500  -1.00  -5.00    -5.00          -    1,000
+team return: sum over the agents of a team, group rewards counted once
 
 red: ends 125% of the way from the random policy (0.500) to the published score (2.50)
 blue: ends 4.50 below the random policy (-0.500)
@@ -74,10 +76,21 @@ def test_training_returns_are_shown_without_evaluations_and_unknown_scores_are_o
     text = summarize(RUN, rows(1, 2, name="rollout/return_mean"), 1000).text()
     assert text.startswith(
         "1,000 steps in 10 s (100 steps/s)\n\n"
-        "training return  start   now  best  best at step\n"
-        "                  1.00  2.00  2.00         1,000  ▁█\n"
+        "team return  start   now  highest  at step\n"
+        "training      1.00  2.00     2.00    1,000  ▁█\n"
+        "team return: sum over the agents of a team, group rewards counted once\n"
         "\nvideo "
     )
+
+
+def test_nothing_is_called_best_and_the_untrained_policy_is_not_the_highest():
+    """Commands use a best checkpoint only if one is marked, which the start of a run says."""
+    summary = summarize(RUN, rows(5, 3), 1000)
+    assert (summary.teams[0].best, summary.teams[0].best_steps) == (3, 1000)
+    untrained = summarize(RUN, rows(5), 1000)
+    assert math.isnan(untrained.teams[0].best)
+    assert "evaluation    5.00  5.00        -        -" in untrained.text()
+    assert "best" not in summary.text() + untrained.text()
 
 
 def test_a_run_without_metrics_or_times_has_a_summary():

@@ -177,8 +177,8 @@ def test_the_table_of_configurations_has_mean_and_standard_error(
     outcomes = [
         {"job": f"a-{seed}", "configuration": "a", "seed": seed, "state": state, "exit_code": code, **report}
         for seed, state, code, report in (
-            (0, "skipped", 0, {"teams": {"team": {"now": 1.0, "best": 5.0}}}),
-            (1, "finished", 0, {"teams": {"team": {"now": 3.0, "best": 5.0}}}),
+            (0, "skipped", 0, {"teams": {"team": {"now": 1.0, "best": 5.0, "random": -80.0}}}),
+            (1, "finished", 0, {"teams": {"team": {"now": 3.0, "best": 5.0, "random": -80.0}}}),
             (2, "failed", 3, {"error": "no luck"}),
         )
     ]
@@ -186,7 +186,11 @@ def test_the_table_of_configurations_has_mean_and_standard_error(
     lines = capsys.readouterr().out.splitlines()
     assert any("2 of 3 runs succeeded" in line for line in lines)
     assert "no luck" in "".join(lines)
-    assert lines[-2].split() == ["a", "0-1", "2", "1", "5", "0", "1", "skipped,", "1", "finished,", "1", "failed"]
+    assert " ".join(lines[-2].split()) == "a 0-1 -80 2 ± 1 5 ± 0 1 skipped, 1 finished, 1 failed"
+    assert [line.split() for line in lines if "configuration" in line] == [
+        ["configuration", "seeds", "random", "now", "highest", "state"]
+    ]
+    assert "team return: sum over the agents of a team, group rewards counted once" in lines
 
 
 @pytest.mark.slow

@@ -40,7 +40,8 @@ together, until = int(os.environ.get("STAND_IN_TOGETHER", "1")), time.monotonic(
 while log.read_text().count('"begin"') < together and time.monotonic() < until:
     time.sleep(0.01)
 log_event("end")
-print(json.dumps({"run": "runs/" + words["seed"], "teams": {"agent": {"now": float(words["seed"]), "best": 1.5}}}))
+returns = {"now": float(words["seed"]), "best": 1.5, "random": -3.0}
+print(json.dumps({"run": "runs/" + words["seed"], "teams": {"agent": returns}}))
 """
 
 
@@ -101,7 +102,11 @@ def test_all_jobs_run_and_the_table_contains_their_results(
     captured = capsys.readouterr()
     assert "3 of 3 runs succeeded" in captured.out
     assert "runs/2" in captured.out
-    assert "[seed1] working" in captured.err
+    lines = captured.err.splitlines()
+    assert "working" not in captured.err  # what runs print is in their logs
+    assert len(lines) == 6  # one line per start and end
+    assert sum(line.startswith("[seed1] started in ") for line in lines) == 1
+    assert "[seed1] finished after 0 s · team return 1.00 · random policy -3.00" in lines
     running = most = 0
     for event in _events(log):
         running += {"begin": 1, "end": -1}[event["what"]]

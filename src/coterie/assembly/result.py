@@ -39,7 +39,7 @@ class TrainingResult:
                 "start": team.start,
                 "now": team.now,
                 "now_error": _finite(team.now_error),
-                "best": team.best,
+                "best": _finite(team.best),
                 "best_error": _finite(team.best_error),
                 "random": team.random,
                 "below_random": team.is_below_random and not self.summary.is_contested,

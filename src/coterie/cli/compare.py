@@ -49,7 +49,12 @@ Threshold = Annotated[
 ]
 Markdown = Annotated[Path | None, typer.Option(metavar=_FILE, show_default=False, help="Write Markdown; -: to stdout.")]
 Latex = Annotated[
-    Path | None, typer.Option(metavar=_FILE, show_default=False, help="Write LaTeX tables; -: to stdout.")
+    str | None,
+    typer.Option(
+        metavar="FILE|-|compact[:FILE]",
+        show_default=False,
+        help="Write LaTeX tables; -: to stdout. compact: one table, tasks x algorithms.",
+    ),
 ]
 Csv = Annotated[Path | None, typer.Option(metavar=_FILE, show_default=False, help="Write values as CSV; -: to stdout.")]
 JsonFile = Annotated[
@@ -132,7 +137,17 @@ def compare(
     """
     from coterie.commands import compare as command
 
-    outputs = command.Outputs(markdown, latex, csv, json, plot, marl_eval)
+    style, _, file = (latex or "").partition(":")
+    compact = Path(file or "-") if style == "compact" else None
+    outputs = command.Outputs(
+        markdown=markdown,
+        latex=None if compact or latex is None else Path(latex),
+        latex_compact=compact,
+        csv=csv,
+        json=json,
+        plot=plot,
+        marl_eval=marl_eval,
+    )
     outputs.check()
     options = replace(options, threshold=command.parse_thresholds(threshold or []))
     compared = command.compare_runs(runs, options, evaluate=False if evaluate is None else evaluate or True)

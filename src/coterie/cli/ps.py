@@ -60,6 +60,6 @@ def ps(
     ]
     states = [run.state for run in found]
     title = ", ".join(f"{states.count(name)} {name}" for name in dict.fromkeys(states)) or "no runs"
-    columns = ["run", "training", "seed", "state", "steps", "done", "steps/s", "left", "time", "return"]
+    columns = ["run", "training", "seed", "state", "steps", "done", "steps/s", "left", "time", "team return"]
     print_table(columns, rows, title=title)
     return 0

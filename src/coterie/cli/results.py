@@ -29,7 +29,7 @@ def finish(result: TrainingResult, json: bool) -> int:
 
 
 def brief(result: TrainingResult) -> Iterator[str]:
-    """Returns lines with the folder of a run, its steps, and the final and best return of every team.
+    """Returns lines with the folder of a run, its steps, and the final and highest return of every team.
 
     They end with the comparison of the last returns with those of the random policy if something looks wrong.
     """
@@ -37,7 +37,7 @@ def brief(result: TrainingResult) -> Iterator[str]:
     for team in result.summary.teams:
         random = "" if team.random is None else f", random policy {number(team.random)}"
         name = f"{team.team}: " if team.team else ""
-        yield f"{name}{team.area} return {number(team.now)}, best {number(team.best)}{random}"
+        yield f"{name}team return in {team.area} {number(team.now)}, highest {number(team.best)}{random}"
     if result.summary.needs_diagnosis:
         yield from result.summary.comparisons
 

@@ -20,7 +20,7 @@ from coterie.reports.grouping import group, select_metric
 from coterie.reports.marl_eval import write_file
 from coterie.reports.options import CompareOptions, Scale, Score
 from coterie.reports.records import CollectedRun, Trial
-from coterie.reports.tables import as_csv, as_json, as_latex, as_markdown, print_comparison
+from coterie.reports.tables import as_compact_latex, as_csv, as_json, as_latex, as_markdown, print_comparison
 
 
 def compare(
@@ -156,12 +156,14 @@ class Outputs:
 
     Attributes:
         markdown, latex, csv, json: Documents.
+        latex_compact: LaTeX document with one table, tasks x algorithms.
         plot: Figure: .png, .svg or .pdf.
         marl_eval: JSON file in the format of marl-eval.
     """
 
     markdown: Path | None = None
     latex: Path | None = None
+    latex_compact: Path | None = None
     csv: Path | None = None
     json: Path | None = None
     plot: Path | None = None
@@ -169,7 +171,7 @@ class Outputs:
 
     def check(self) -> None:
         """Raises UserError for several documents on stdout, or a figure of an unknown type. Nothing is written."""
-        names = [field.name for field in fields(self) if getattr(self, field.name) == _STDOUT]
+        names = [field.name.partition("_compact")[0] for field in fields(self) if getattr(self, field.name) == _STDOUT]
         if len(names) > 1:
             raise UserError(f"--{names[1]} -: stdout has --{names[0]} already. Name a file.")
         if self.marl_eval == _STDOUT or self.plot == _STDOUT:
@@ -180,12 +182,13 @@ class Outputs:
     @property
     def to_stdout(self) -> bool:
         """True if a document is written to stdout, and nothing else may be."""
-        return _STDOUT in (self.markdown, self.latex, self.csv, self.json)
+        return _STDOUT in (self.markdown, self.latex, self.latex_compact, self.csv, self.json)
 
 
 _DOCUMENTS: dict[str, Callable[[Comparison], str]] = {
     "markdown": as_markdown,
     "latex": as_latex,
+    "latex_compact": as_compact_latex,
     "csv": as_csv,
     "json": lambda comparison: json.dumps(as_json(comparison), indent=1) + "\n",
 }

@@ -76,21 +76,19 @@ def as_tables(report: dict[str, Any]) -> dict[str, Any]:
     shown = {key: value for key, value in report.items() if key not in tables}
     shown["teams"] = {
         name: {
-            "return_mean": team["return_mean"],
+            "team return": team["return_mean"],
             "error": team["return_error"],
             "95% interval": _range(team["return_interval"]),
-            "return_std": team["return_std"],
-            "length_mean": team["length_mean"],
+            "std": team["return_std"],
+            "length": team["length_mean"],
         }
         for name, team in report["teams"].items()
     }
     shown["groups"] = {
-        group: {"return_mean of group rewards": value}
-        for team in teams
-        for group, value in team["return_by_group"].items()
+        group: {"return of group rewards": value} for team in teams for group, value in team["return_by_group"].items()
     }
     has_groups = bool(shown["groups"])
-    heading = "return_mean of own rewards" if has_groups else "return_mean"
+    heading = "return per agent, own rewards" if has_groups else "return per agent"
     shown["agents"] = {
         agent: {heading: value}
         for team in teams

@@ -209,7 +209,9 @@ def print_returns(returns: dict[str, list[float]]) -> None:
     """Prints the mean return of each team on stdout, with its standard error after several episodes."""
     for team, values in returns.items():
         if len(values) == 1:
-            print_line(f"return of {team}: {values[0]:.4g}")
+            print_line(f"team return of {team}: {values[0]:.4g}")
         elif values:
             mean, error = sum(values) / len(values), standard_error(torch.tensor(values))
-            print_line(f"return of {team}: {mean:.4g} ± {error:.2g} (mean and standard error, {len(values)} episodes)")
+            print_line(
+                f"team return of {team}: {mean:.4g} ± {error:.2g} (mean and standard error, {len(values)} episodes)"
+            )

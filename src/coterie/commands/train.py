@@ -53,6 +53,7 @@ from coterie.kernels import switch
 from coterie.ranks.ranks import Ranks
 from coterie.runs import loggers, trackers
 from coterie.runs.checkpoints import Checkpoints, LoadedCheckpoint, decoding
+from coterie.runs.evaluations import RETURN_CONVENTION
 from coterie.runs.folder import RunFolder
 from coterie.runs.plots import draw_curves
 from coterie.runs.progress import Progress, progress
@@ -279,6 +280,7 @@ def _show_notes(session: _Session, display: Progress) -> None:
     spec = components.collector.env.spec
     for line in describe_teams(list(components.teams.values()), spec, teams_with_roles(session.config.teams)):
         display.print_line(line)
+    display.print_line(RETURN_CONVENTION)
     for line in (*spec.notes, *image_notes(spec), *session.derived):
         display.print_line(line)
     if session.config.threads == "auto":

@@ -15,8 +15,10 @@ SCORE_NAMES: dict[Score, str] = {
     "absolute": "fresh evaluation of the best policies",
 }
 
-_FEW = 5
+FEW = 5
 """Seeds below which intervals are too narrow to be trusted."""
+
+FEW_SEEDS = f"With fewer than {FEW} seeds, such intervals cover clearly less than 95%"
 
 _UNEQUAL_STEPS = 1.1
 """Ratio of steps above which trainings have different lengths. Smaller ones are the rounding to whole rollouts."""
@@ -65,10 +67,9 @@ def listed(names: Sequence[str], most: int = 3) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """Returns a readable name of a metric: `return` for mean returns of evaluations, `won` for `eval/metric/won`."""
-    return {"eval/return_mean": "return", "rollout/return_mean": "training return"}.get(
-        metric, metric.removeprefix("eval/metric/")
-    )
+    """Returns a readable name of a metric: `team return` for returns of evaluations, `won` for `eval/metric/won`."""
+    names = {"eval/return_mean": "team return", "rollout/return_mean": "team return in training"}
+    return names.get(metric, metric.removeprefix("eval/metric/"))
 
 
 def last_step(result: TaskResult) -> float:
@@ -104,11 +105,11 @@ def _random_notes(comparison: Comparison) -> Iterator[str]:
 def _seed_notes(comparison: Comparison) -> Iterator[str]:
     results = comparison.results.values()
     single = [f"{r.algo} on {r.task}" for r in results if len(r.trials) == 1]
-    few = sorted({len(r.trials) for r in results if 1 < len(r.trials) < _FEW})
+    few = sorted({len(r.trials) for r in results if 1 < len(r.trials) < FEW})
     if single:
         yield f"one seed, no intervals: {listed(single)}. Train more seeds, e.g. coterie train -m seed=0,1,2,3,4"
     if few:
-        yield f"{min(few)} seeds: percentile intervals of so few cover clearly less than 95%. Train 5 or more"
+        yield f"{min(few)} seeds are few. Train {FEW} or more, e.g. coterie train -m seed=0,1,2,3,4"
     counts = {len(r.trials) for r in results}
     if len(counts) > 1:
         yield f"unequal numbers of seeds ({min(counts)} to {max(counts)}). Tasks count equally"
@@ -176,14 +177,25 @@ def _task_sentence(comparison: Comparison, task: str) -> str:
     best = ranked[0]
     text = f"On {task}, {best.algo} {_reaches(best, comparison)}"
     if len(ranked) == 1:
-        return f"{text}."
+        return f"{text}{_seed_caveat(ranked)}."
     pair = _main_pair(comparison, task, [result.algo for result in ranked])
     rival = (
         ranked[1] if pair is None else next(r for r in ranked if r.algo in (pair.algo, pair.other) and r is not best)
     )
     steps = "" if last_step(rival) == last_step(best) else f"after {last_step(rival):,.0f} steps, "
     second = f"{rival.algo} {with_interval(rival.statistics.iqm)}, {steps}{count(len(rival.trials), 'seed')}"
-    return f"{text}, {second}{'' if pair is None else _difference(pair, best.algo, comparison)}."
+    difference = "" if pair is None else _difference(pair, best.algo, comparison)
+    return f"{text}, {second}{difference}{_seed_caveat([best, rival])}."
+
+
+def _seed_caveat(results: Sequence[TaskResult]) -> str:
+    """Returns the end of a sentence on results of few seeds; "" if all of them have enough."""
+    fewest = min(len(result.trials) for result in results)
+    if fewest >= FEW:
+        return ""
+    if fewest > 1:
+        return f"; with only {fewest} seeds, such intervals cover clearly less than 95%"
+    return "; one seed does not show how much results differ between seeds"
 
 
 def _main_pair(comparison: Comparison, task: str | None, ranked: list[str]) -> PairResult | None:
@@ -204,7 +216,7 @@ def _reaches(result: TaskResult, comparison: Comparison) -> str:
     )
     value = with_interval(result.statistics.iqm)
     name = metric_name(comparison.metric)
-    name = f"a {name} of" if name.endswith("return") else f"{name} ="
+    name = f"a {name} of" if name.startswith("team return") else f"{name} ="
     return f"has {name} {value} after {last_step(result):,.0f} steps ({what}, {seeds})"
 
 
@@ -243,4 +255,5 @@ def _overall_sentence(comparison: Comparison) -> str:
         if pair is not None:
             other = pair.other if pair.algo == ranked[0].algo else pair.algo
             text += _difference(pair, ranked[0].algo, comparison, f" of {ranked[0].algo} over {other}")
-    return f"{text}."
+    names = {result.algo for result in ranked}
+    return f"{text}{_seed_caveat([r for r in comparison.results.values() if r.algo in names])}."

@@ -16,7 +16,8 @@ from coterie.core.terminal import print_line
 from coterie.core.text import csv_text, printable
 from coterie.reports.comparison import Comparison, Estimate, TaskResult
 from coterie.reports.options import Score
-from coterie.reports.sentences import SCORE_NAMES, digits, last_step, metric_name, number, p_value
+from coterie.reports.sentences import FEW, FEW_SEEDS, SCORE_NAMES, digits, last_step, metric_name, number, p_value
+from coterie.runs.evaluations import RETURN_CONVENTION
 from coterie.runs.tables import print_table
 
 STATISTICS = {"mean": "mean", "median": "median", "iqm": "IQM", "optimality_gap": "optimality gap"}
@@ -170,6 +171,8 @@ def footnotes(comparison: Comparison) -> list[str]:
     lines = [f"Brackets: {comparison.resampling}. IQM: interquartile mean."]
     gap = "the mean amount by which normalized scores miss 1"
     lines.append(f"Optimality gap: {gap} ({comparison.normalization}).")
+    if comparison.metric.endswith("return_mean"):
+        lines.append(f"{RETURN_CONVENTION[0].upper()}{RETURN_CONVENTION[1:]}.")
     if any(pair.is_significant for pair in comparison.pairs):
         lines.append(
             "*: p below 0.05 after Holm's correction; over tasks, an interval of the probability that excludes 0.5."
@@ -210,6 +213,61 @@ def as_latex(comparison: Comparison) -> str:
         ]
     parts += ["", *(f"% {printable(line)}" for line in footnotes(comparison))]
     return "\n".join(parts) + "\n"
+
+
+def as_compact_latex(comparison: Comparison) -> str:
+    """Returns one LaTeX table, tasks x algorithms: interquartile means with intervals, the best of a task in bold.
+
+    With several tasks, the last row has the normalized scores over all of them. The caption explains the numbers.
+    """
+    algos = list(dict.fromkeys(algo for _, algo in comparison.results))
+    rows = []
+    for task in comparison.tasks:
+        found = {algo: result.statistics.iqm for (name, algo), result in comparison.results.items() if name == task}
+        rows.append(_compact_row(task, found, algos, lowest=comparison.lowest))
+    if len(comparison.tasks) > 1:
+        complete = {a: r.statistics.iqm for a, r in comparison.overall.items() if len(r.tasks) == len(comparison.tasks)}
+        rows += [r"\midrule", _compact_row("all tasks, normalized", complete, algos, lowest=False)]
+    results = comparison.results.values()
+    seeds = sorted({len(result.trials) for result in results})
+    steps = sorted({last_step(result) for result in results})
+    caption = (
+        f"{metric_name(comparison.metric)}, {SCORE_NAMES[comparison.score]} after {_span(steps)} steps: "
+        f"interquartile mean [{comparison.resampling}], {_span(seeds)} {'seed' if seeds == [1] else 'seeds'} per cell"
+    )
+    few = f". {FEW_SEEDS}" if seeds[0] < FEW else ""
+    lines = [
+        "% Needs \\usepackage{booktabs}.",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_latex(caption[0].upper() + caption[1:] + few)}.}}",
+        rf"\begin{{tabular}}{{l{'r' * len(algos)}}}",
+        r"\toprule",
+        " & ".join(["task", *map(_latex, algos)]) + r" \\",
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _compact_row(task: str, found: Mapping[str, Estimate], algos: Sequence[str], *, lowest: bool) -> str:
+    """Returns a line of the compact table. Algorithms without runs have a dash."""
+    finite = [estimate.value for estimate in found.values() if math.isfinite(estimate.value)]
+    best = (min if lowest else max)(finite) if len(finite) > 1 else math.nan
+    cells = [_latex(task)]
+    for algo in algos:
+        estimate = found.get(algo)
+        text = "-" if estimate is None else _latex(estimate_text(estimate))
+        cells.append(rf"\textbf{{{text}}}" if estimate is not None and estimate.value == best else text)
+    return " & ".join(cells) + r" \\"
+
+
+def _span(values: Sequence[float]) -> str:
+    """Returns ascending numbers as one or as a range: `5` or `3 to 5`."""
+    return f"{values[0]:,.0f}" if values[0] == values[-1] else f"{values[0]:,.0f} to {values[-1]:,.0f}"
 
 
 def _cells(table: ReportTable, escape: Callable[[str], str], bold: str) -> list[list[str]]:

@@ -12,6 +12,9 @@ from coterie.core.errors import UserError
 from coterie.functional.intervals import error_from_std, welch_test
 from coterie.runs import loggers
 
+RETURN_CONVENTION = "team return: sum over the agents of a team, group rewards counted once"
+"""Meaning of returns on every screen. A return of single agents is labeled so."""
+
 SIGNIFICANCE = 0.05
 """p-value of Welch's test below which two evaluations differ significantly."""
 

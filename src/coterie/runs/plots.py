@@ -29,7 +29,7 @@ LINES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, 
 
 _DASHES = {"random": (0, (1, 1.5)), "published": (0, (5, 2))}
 _LEVEL_NAMES = {"random": "random policy", "published": "published score"}
-_AREAS = {"eval/return_mean": "evaluation return", "rollout/return_mean": "training return"}
+_AREAS = {"eval/return_mean": "team return in evaluation", "rollout/return_mean": "team return in training"}
 
 _UNITS = {
     "steps": ((1e6, "environment steps (millions)"), (1e3, "environment steps (thousands)"), (1, "environment steps")),

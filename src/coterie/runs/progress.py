@@ -64,7 +64,7 @@ class _ProgressState:
     def __init__(self, start: int, clock: Callable[[], float]):
         self.steps, self.total = start, 0
         self.latest: dict[str, dict[str, float]] = {label: {} for label in _AREAS.values()}
-        self.best: dict[str, float] = {}
+        self.highest: dict[str, float] = {}
         self.history: dict[str, list[float]] = {}
         self.losses: dict[str, dict[str, float]] = {label: {} for label in _LOSSES.values()}
         self._clock = clock
@@ -82,8 +82,8 @@ class _ProgressState:
             self.losses[label] |= _finite(by_team(metrics, name))
         evaluated = _finite(by_team(metrics, "eval/return_mean"))
         for team, value in evaluated.items():
-            if steps > 0:  # the untrained policy is not the best
-                self.best[team] = max(value, self.best.get(team, value))
+            if steps > 0:  # not of the untrained policy
+                self.highest[team] = max(value, self.highest.get(team, value))
             self.history.setdefault(team, []).append(value)
         return bool(evaluated)
 
@@ -195,8 +195,9 @@ class LineProgress(Progress):
 
     def _show(self) -> None:
         self._pending = False
-        returns = [f"{label} {_teams(values)}" for label, values in self._state.latest.items() if values]
-        self.print_line(" · ".join([self._state.position(), *returns, *self._state.values()]))
+        returns = ", ".join(f"{label} {_teams(values)}" for label, values in self._state.latest.items() if values)
+        team_return = [f"team return: {returns}"] if returns else []
+        self.print_line(" · ".join([self._state.position(), *team_return, *self._state.values()]))
 
     def print_line(self, text: str) -> None:
         print_line(text, self._stream)
@@ -261,12 +262,12 @@ class RichProgress(Progress):
         state = self._state
         training, evaluation = state.latest["training"], state.latest["evaluation"]
         table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("return")
-        for heading in ("training", "evaluation", "best"):
+        table.add_column("team return")
+        for heading in ("training", "evaluation", "highest"):
             table.add_column(heading, justify="right", min_width=10)
         table.add_column("")
         for team in dict.fromkeys([*training, *evaluation]):
-            values = (training.get(team), evaluation.get(team), state.best.get(team))
+            values = (training.get(team), evaluation.get(team), state.highest.get(team))
             table.add_row(Text(printable(team)), *map(number, values), sparkline(state.history.get(team, []), 24))
         return table
 

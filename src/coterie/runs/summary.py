@@ -15,7 +15,7 @@ from rich.text import Text
 
 from coterie.core.metrics import by_team
 from coterie.core.text import coterie_command, printable
-from coterie.runs.evaluations import return_error
+from coterie.runs.evaluations import RETURN_CONVENTION, return_error
 from coterie.runs.outcome import LAST, Level, Outcome, outcome_of
 from coterie.runs.plots import sparkline
 from coterie.runs.progress import duration, number
@@ -33,11 +33,11 @@ _FILES = (
 class TeamSummary:
     """Mean returns of one team.
 
-    `team` is "" if there is only one. `area` is `evaluation`, or `training` without evaluations. `best` is the best
-    return after the start of training and `best_steps` its step. `now_error` and `best_error` are standard errors of
-    these means, NaN if unknown. `random` is the return of the random policy and `published` the score in the
-    literature, None if unknown. `history` contains all returns, oldest first. `outcome` compares the last returns with
-    the random policy and the best; None if lessons of a curriculum changed the task.
+    `team` is "" if there is only one. `area` is `evaluation`, or `training` without evaluations. `best` is the highest
+    return after the start of training, NaN without one, and `best_steps` its step. `now_error` and `best_error` are
+    standard errors of these means, NaN if unknown. `random` is the return of the random policy and `published` the
+    score in the literature, None if unknown. `history` contains all returns, oldest first. `outcome` compares the last
+    returns with the random policy and the best; None if lessons of a curriculum changed the task.
     """
 
     team: str
@@ -146,6 +146,7 @@ class Summary:
         if self.teams:
             yield ""
             yield self._returns(history=options.max_width >= 100)
+            yield Text(RETURN_CONVENTION, style="dim")
         comparisons = list(self.comparisons)
         comparisons += [
             f"{team}: {rated}".removeprefix(": ")
@@ -187,16 +188,20 @@ class Summary:
         with_random = any(team.random is not None for team in self.teams)
         with_published = any(team.published is not None for team in self.teams)
         table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column(f"{self.teams[0].area} return")
+        table.add_column("team return")
         columns = [*["random"] * with_random, "start", "now", "best", *["published"] * with_published]
-        for heading in columns:
-            table.add_column(heading, justify="right", no_wrap=True, style="bold green" if heading == "best" else "")
-        table.add_column("best at step", justify="right", no_wrap=True)
+        for name in columns:
+            # Which checkpoint is the best one is decided by other metrics, too, or by none.
+            heading, style = ("highest", "bold green") if name == "best" else (name, "")
+            table.add_column(heading, justify="right", no_wrap=True, style=style)
+        table.add_column("at step", justify="right", no_wrap=True)
         for team in self.teams:
             errors = {"now": team.now_error, "best": team.best_error}
-            values = (_with_error(getattr(team, heading), errors.get(heading, math.nan)) for heading in columns)
+            values = (_with_error(getattr(team, name), errors.get(name, math.nan)) for name in columns)
             bars = [sparkline(team.history, 16)] if history else []
-            table.add_row(Text(printable(team.team)), *values, f"{team.best_steps:,}", *bars)
+            label = f"{team.team}, {team.area}".removeprefix(", ")
+            at_step = f"{team.best_steps:,}" if math.isfinite(team.best) else "-"
+            table.add_row(Text(printable(label)), *values, at_step, *bars)
         return table
 
 
@@ -233,8 +238,9 @@ def summarize(
     has_lessons = len({row["lesson/index"] for row in rows if "lesson/index" in row}) > 1
     teams = []
     for team, points in history.items():
-        trained = [point for point in points if point.steps > 0] or points  # the untrained policy is not the best
-        best, level = max(trained, key=lambda point: point.mean), _level(random, team)
+        trained = [point for point in points if point.steps > 0]  # not of the untrained policy
+        best = max(trained, key=lambda point: point.mean, default=Level(math.nan))
+        level = _level(random, team)
         reference = None if level is None else Level(level, _level(random_error, team) or math.nan)
         teams.append(
             TeamSummary(

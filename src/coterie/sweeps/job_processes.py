@@ -117,7 +117,6 @@ class Running:
         command: Program that runs Coterie, or the function that a fork of this process calls with the words.
         cores: Cores that only this process uses; empty for all.
         log: File to which its messages are appended.
-        on_line: Receives every line of stderr.
     """
 
     def __init__(
@@ -127,10 +126,9 @@ class Running:
         cores: frozenset[int],
         *,
         log: Path | None,
-        on_line: Callable[[str], object],
     ):
         self.started, self.cores, self.output, self.last_line = time.monotonic(), cores, b"", ""
-        self._on_line, self._unfinished = on_line, b""
+        self._unfinished = b""
         self._log = None if log is None else _open_log(log, words)
         reads, writes = zip(os.pipe(), os.pipe(), strict=True)
         self._stdout = reads[0]
@@ -170,7 +168,6 @@ class Running:
             text = line.decode(errors="replace").rstrip("\r")
             if text.strip():
                 self.last_line = text.strip()
-                self._on_line(text)
             if self._log is not None:
                 with contextlib.suppress(OSError):  # a full disk is reported by the run
                     self._log.write(text + "\n")

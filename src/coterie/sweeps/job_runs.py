@@ -22,14 +22,16 @@ from coterie.config import messages, sources
 from coterie.config.schema import RunConfig
 from coterie.config.sources import DERIVED
 from coterie.core.errors import UserError
-from coterie.core.terminal import print_json
+from coterie.core.terminal import print_json, print_line
 from coterie.runs import description, loggers
 from coterie.runs import folder as folders
 from coterie.runs.checkpoints import Checkpoints
+from coterie.runs.evaluations import RETURN_CONVENTION
 from coterie.runs.folder import RunFolder
 from coterie.runs.plots import draw_curves
+from coterie.runs.progress import duration
 from coterie.runs.summary import summarize
-from coterie.runs.tables import print_table
+from coterie.runs.tables import cell, print_table
 
 _WITHOUT_EFFECT = ("out", "progress", "threads", "log.tensorboard", "log.wandb", "log.mlflow")
 """Settings that may differ between a job and its run. A run is resumed with the threads with which it started."""
@@ -193,20 +195,23 @@ def print_results(outcomes: Sequence[Outcome], json: bool) -> None:
     succeeded = sum(outcome["exit_code"] == 0 for outcome in outcomes)
     columns, rows = _runs(outcomes)
     print_table(columns, rows, title=f"{succeeded} of {len(outcomes)} runs succeeded")
+    print_line(RETURN_CONVENTION)
     columns, rows = _configurations(outcomes)
-    print_table(columns, rows, title="Returns at the end: mean and standard error over seeds")
+    print_table(columns, rows, title="Team returns at the end: mean ± standard error over seeds")
 
 
 def _runs(outcomes: Sequence[Outcome]) -> tuple[list[str], list[list[Any]]]:
-    columns_by_team = [(team, name) for team in _teams(outcomes) for name in ("random", "now", "best")]
-    columns = ["job", "state", "exit", "wall, s", *(f"{team}: {name}" for team, name in columns_by_team), "run"]
+    columns_by_team = [(team, name) for team in _teams(outcomes) for name in ("random", "now", "highest")]
+    has_failed = any(outcome["exit_code"] != 0 for outcome in outcomes)
+    columns = ["job", "state", *["exit"] * has_failed, "time"]
+    columns += [*(f"{_prefix(team)}{name}" for team, name in columns_by_team), "run"]
     rows = [
         [
             outcome["job"],
             f"{outcome['state']}, {_BELOW}" if _is_below_random(outcome) else outcome["state"],
-            outcome["exit_code"],
-            outcome.get("wall_s"),
-            *(outcome.get("teams", {}).get(team, {}).get(name) for team, name in columns_by_team),
+            *[outcome["exit_code"]] * has_failed,
+            None if outcome.get("wall_s") is None else duration(outcome["wall_s"]),
+            *(_return(outcome, team, name) for team, name in columns_by_team),
             outcome.get("run") or outcome.get("error"),
         ]
         for outcome in outcomes
@@ -216,20 +221,30 @@ def _runs(outcomes: Sequence[Outcome]) -> tuple[list[str], list[list[Any]]]:
 
 def _configurations(outcomes: Sequence[Outcome]) -> tuple[list[str], list[list[Any]]]:
     """Returns one row per configuration, with the final and the best returns of its successful runs."""
-    kinds = (("now", "mean"), ("best", "best mean"))
+    kinds = ("random", "now", "highest")
     teams = _teams(outcomes)
-    columns = ["configuration", "seeds"]
-    columns += [f"{team}: {text}" for team in teams for _, label in kinds for text in (label, "std. error")]
+    columns = ["configuration", "seeds", *(f"{_prefix(team)}{kind}" for team in teams for kind in kinds)]
     rows = []
     for name in dict.fromkeys(str(outcome["configuration"]) for outcome in outcomes):
         own = [outcome for outcome in outcomes if outcome["configuration"] == name]
         done = [outcome for outcome in own if outcome["exit_code"] == 0]
         cells: list[Any] = []
         for team in teams:
-            for key, _ in kinds:
-                cells += mean_and_error([o.get("teams", {}).get(team, {}).get(key) for o in done])
+            for kind in kinds:
+                mean, error = mean_and_error([_return(outcome, team, kind) for outcome in done])
+                cells.append(cell(mean) if error is None or kind == "random" else f"{cell(mean)} ± {error:.2g}")
         rows.append([name, _seeds(done), *cells, _states(own)])
     return [*columns, "state"], rows
+
+
+def _return(outcome: Outcome, team: str, kind: str) -> float | None:
+    """Returns a return of a team: `random`, `now` or `highest`, which reports name `best`; None if unknown."""
+    return outcome.get("teams", {}).get(team, {}).get("best" if kind == "highest" else kind)
+
+
+def _prefix(team: str) -> str:
+    """Returns the start of the headings of a team; none for the only team of a run."""
+    return "" if team == "team" else f"{team}: "
 
 
 def mean_and_error(values: Sequence[float | None]) -> tuple[float | None, float | None]:

@@ -22,7 +22,7 @@ from coterie.envs.external.workers.ray_client import LOCAL, connect_error, conne
 from coterie.envs.external.workers.ray_workers import process_environment
 from coterie.sweeps.job_runs import Found
 from coterie.sweeps.ray_job import OUT, RayJob, pack, unpack
-from coterie.sweeps.sweep import Job, Scheduler, announce, print_job_line
+from coterie.sweeps.sweep import Job, Scheduler, announce
 
 _COPY_SECONDS = 30.0
 """Seconds between two copies of a run that is not finished."""
@@ -145,7 +145,8 @@ class _RayScheduler(Scheduler):
             module_path=os.environ["PYTHONPATH"],
             copy_seconds=options.copy_seconds,
         )
-        print_job_line(job, f"waits for {cores} cores" + (f" and {options.gpus:g} GPUs" if options.gpus else ""))
+        note = f"waits for {cores} cores" + (f" and {options.gpus:g} GPUs" if options.gpus else "")
+        self._display.start(job.name, note, state="waiting for resources")
         return _Active(job, actor, actor.poll.remote(), time.monotonic())
 
     def _poll(self) -> None:
@@ -162,14 +163,13 @@ class _RayScheduler(Scheduler):
         except self._ray.exceptions.RayError as error:
             message = str(error).strip().splitlines()[0]
             text = f"its process on the cluster was lost ({message}). Run the sweep again to resume it"
-            print_job_line(job, text)
             self._release(active, 3, {}, text)
             return
         if not active.runs:
             active.runs, active.started = True, time.monotonic()
+            self._display.start(job.name)
         for line in lines:
             active.last_line = line.strip() or active.last_line
-            print_job_line(job, line)
         folder = self._found[job.name].path or job.out
         if files is not None:
             unpack(files, folder)

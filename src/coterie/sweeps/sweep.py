@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -23,6 +23,7 @@ from coterie.core.terminal import print_line
 from coterie.core.text import coterie_command
 from coterie.sweeps.job_processes import ForkGate, Running, wait_for_output
 from coterie.sweeps.job_runs import Found, default_folder, find, identity, print_results, settings_of
+from coterie.sweeps.sweep_display import SweepRow, sweep_display
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -110,7 +111,7 @@ def run_all(
     command: Sequence[str] = (sys.executable, "-m", "coterie"),
     gate: ForkGate | None = None,
 ) -> int:
-    """Runs every job that has no finished run, shows their output with their names, and at the end tables of results.
+    """Runs every job that has no finished run, shows their progress, and at the end tables of results.
 
     Broken runs are resumed. Ctrl-C and SIGTERM stop all jobs, which save their checkpoints.
 
@@ -178,7 +179,8 @@ def announce(jobs: Sequence[Job]) -> list[Found]:
     for job, run in zip(jobs, found, strict=True):
         if run.state != "missing":
             text = f"skipped, finished in {run.path}" if run.state == "finished" else f"resumes {run.path}"
-            print_job_line(job, text + (f". {run.note}. Remove that folder to train it again" if run.note else ""))
+            note = f". {run.note}. Remove that folder to train it again" if run.note else ""
+            print_line(f"[{job.name}] {text}{note}", sys.stderr)
     states = [run.state for run in found]
     if len(states) > states.count("missing"):
         counts = f"{states.count('finished')} finished, {states.count('broken')} to resume"
@@ -233,17 +235,16 @@ class JobStarter:
         self._config_file, self._threads, self._command, self._gate = config_file, threads, command, gate
         self._free_cores = core_sets(threads, num_parallel)
 
-    def start(self, job: Job, found: Found, on_line: Callable[[str], object]) -> Running:
-        """Starts a job's run, or resumes the one that was found. `on_line` receives every line of its messages."""
+    def start(self, job: Job, found: Found) -> Running:
+        """Starts a job's run, or resumes the one that was found. Its messages are in a log next to its folder."""
         if found.path is not None:
             words = ["resume", str(found.path), "--trust", "--json"]
         else:
             words = ["train", *job.words, "--json", *([f"threads={self._threads}"] if self._threads else [])]
             words += ["--config", str(self._config_file)] if self._config_file else []
-        on_line("started: " + coterie_command(*words))
         command = self._gate.main if self._gate is not None and self._gate.is_safe() else self._command
         log = job.out.with_name(f"{job.out.name}.log")
-        return Running(words, command, self._free_cores.pop(), log=log, on_line=on_line)
+        return Running(words, command, self._free_cores.pop(), log=log)
 
     def end(self, running: Running) -> int:
         """Closes a process that has ended, whose cores become free. Returns its exit code."""
@@ -265,6 +266,13 @@ class Scheduler(ABC):
         self._found = dict(zip((job.name for job in jobs), found, strict=True))
         self._waiting = [job for job in jobs if self._found[job.name].state != "finished"]
         self._running: dict[str, Any] = {}
+        rows = [SweepRow(job.name, job.config.steps, run.path or job.out) for job, run in zip(jobs, found, strict=True)]
+        for row, job, run in zip(rows, jobs, found, strict=True):
+            if run.state == "finished":
+                row.finish(skipped(job, run))
+            elif run.state == "broken":
+                row.state = "to resume"
+        self._display = sweep_display(rows)
         self._done: dict[str, dict[str, Any]] = {}
 
     def run(self, *, json: bool, tables: bool = True) -> int:
@@ -277,7 +285,7 @@ class Scheduler(ABC):
         Returns:
             0, the highest exit code of the failed jobs, or 130 after an interruption.
         """
-        with interruptible(lambda: None) as received:
+        with interruptible(lambda: None) as received, self._display:
             try:
                 self._loop(received)
             except KeyboardInterrupt:
@@ -298,11 +306,12 @@ class Scheduler(ABC):
             if received and not stopped:
                 stopped = True
                 count = len(self._running)
-                print_line(
-                    f"stopping {count} runs after their checkpoints (press Ctrl-C again to kill them)", sys.stderr
+                self._display.print_line(
+                    f"stopping {count} runs after their checkpoints (press Ctrl-C again to kill them)"
                 )
                 self._stop()
             self._poll()
+            self._display.update()
 
     def _end(self, job: Job, code: int, *, started: float, report: Mapping[str, Any], error: str) -> None:
         """Records the end of a job that runs."""
@@ -311,8 +320,7 @@ class Scheduler(ABC):
         state = "interrupted" if code in STOPPED else "failed" if code else "resumed" if resumed else "finished"
         outcome = {"state": state, "exit_code": code, "wall_s": time.monotonic() - started, **report}
         self._done[job.name] = outcome | ({"error": error or f"exit code {code}"} if code else {})
-        if code:
-            print_job_line(job, f"{state} with exit code {code}")
+        self._display.end(job.name, self._done[job.name])
 
     def _outcome(self, job: Job) -> dict[str, Any]:
         """Returns exit code, wall time, report and, after a failure, the error of a job."""
@@ -348,7 +356,9 @@ class _LocalScheduler(Scheduler):
         self._starter = starter
 
     def _start(self, job: Job, found: Found) -> tuple[Job, Running]:
-        return job, self._starter.start(job, found, lambda line: print_job_line(job, line))
+        running = self._starter.start(job, found)
+        self._display.start(job.name)
+        return job, running
 
     def _poll(self) -> None:
         wait_for_output((running for _, running in self._running.values()), _POLL_SECONDS)
@@ -377,8 +387,3 @@ class _LocalScheduler(Scheduler):
 def skipped(job: Job, found: Found) -> dict[str, Any]:
     """Returns the outcome of a job whose run was finished before."""
     return {**job.head, "state": "skipped", "exit_code": 0, **found.report}
-
-
-def print_job_line(job: Job, line: str) -> None:
-    """Prints a line with the name of its job on stderr."""
-    print_line(f"[{job.name}] {line}", sys.stderr)

@@ -47,7 +47,7 @@ export class Card {
     this.element.append(
       make("header", "", "", make("h3", "", agent.name), make("span", "badge", "", swatch(color), agent.team), ...badge, this.state),
     );
-    const entry = facts(["reward", "return", "value"]);
+    const entry = facts(["reward", "own return", "value"]);
     [this.reward, this.total, this.value] = entry.values;
     this.element.append(entry.list);
     this.choices = [];
@@ -203,7 +203,7 @@ export function swatch(color) {
 export function showReturns(element, timestep, colors) {
   const parts = Object.entries(timestep.returns).map(([team, x]) =>
     make("span", "team", "", swatch(colors.get(team)), `${team} ${brief(x)}`));
-  element.replaceChildren("return: ", ...parts.flatMap((part, i) => (i ? [" · ", part] : [part])));
+  element.replaceChildren("team return: ", ...parts.flatMap((part, i) => (i ? [" · ", part] : [part])));
 }
 
 /** Sets up a logarithmic speed slider; returns a function that displays a speed. */

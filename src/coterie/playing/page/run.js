@@ -15,7 +15,7 @@ export function showRun(run) {
     run.policy_steps === null ? "no policy yet" : `policy of step ${count(run.policy_steps)}, ${run.policy_age} old`;
   const watched = `last ${run.watched.episodes} episode${run.watched.episodes === 1 ? "" : "s"} here`;
   const teams = Object.keys(run.watched.returns).length ? Object.keys(run.watched.returns) : teamsOf(run);
-  const head = make("tr", "", "", ...["return", "training", "evaluation", watched].map((text) => make("th", "", text)));
+  const head = make("tr", "", "", ...["team return", "training", "evaluation", watched].map((text) => make("th", "", text)));
   const rows = teams.map((team) => make("tr", "", "", make("th", "", team),
     ...[of(run.training, team), of(run.evaluation, team), run.watched.returns[team]].map((x) => make("td", "", brief(x)))));
   at("run-returns").replaceChildren(make("thead", "", "", head), make("tbody", "", "", ...rows));

@@ -180,7 +180,7 @@ class TrialRuns:
         """Starts the runs that are not finished."""
         for seed, (job, found) in self._jobs.items():
             if found.state != "finished":
-                self.running[seed] = starter.start(job, found, lambda line: None)
+                self.running[seed] = starter.start(job, found)
 
     def poll(self, starter: JobStarter) -> None:
         """Reads which runs have ended, and compares the trial with others. Stops its runs if it is pruned or fails."""
