@@ -146,6 +146,23 @@ def test_the_curve_of_returns_has_a_cursor(page: Open, files: list[str]):
     assert shown.find(".curve .cursor").get_attribute("x1") == "60"
 
 
+def test_curves_have_numbers_and_one_scale_for_all_episodes_and_files(page: Open, files: list[str]):
+    def axes() -> list[str]:
+        return [span.text for span in shown.all(".axes .values span")]
+
+    shown = page("view", *files)
+    shows(shown, 0, 0)
+    found = axes()
+    assert len(found) == 2 * len(files)
+    assert found == found[:2] * len(files)
+    assert float(found[0]) > float(found[1]) >= 0 or float(found[0]) >= 0 > float(found[1])
+    shown.browser.get("about:blank")
+    shown.browser.get(f"{shown.url}#episode=2&timestep=2")
+    shows(shown, 8, 5)
+    assert axes() == found
+    assert [span.text for span in shown.all(".axes .times span")][::2][:1] == ["0"]
+
+
 def test_a_team_has_one_color_in_legend_curve_and_cards(page: Open, files: list[str]):
     shown = page("view", files[0])
     shows(shown, 0)

@@ -219,7 +219,9 @@ def test_every_team_of_every_environment_has_a_row_of_panels(tmp_path):
     titles = [axes.get_title(loc="left") for axes in figure.axes[::2]]
     assert titles == ["particle/simple_tag · adversary", "particle/simple_tag · agent", "particle/simple_spread"]
     assert [len(axes.get_lines()) for axes in figure.axes] == [1, 1, 2, 2, 1, 1]
-    assert texts(figure) == ["mappo (seed 0)", "random policy"]
+    assert texts(figure) == ["mappo, adversary (seed 0)", "mappo, agent (seed 0)", "mappo (seed 0)", "random policy"]
+    colors = [axes.get_lines()[0].get_color() for axes in figure.axes[::2]]
+    assert colors == ["#D55E00", "#009E73", "#0072B2"]
 
 
 def test_training_and_evaluation_returns_are_not_mixed(tmp_path):
@@ -432,3 +434,39 @@ def test_values_that_are_too_large_to_draw_are_one_line(tmp_path):
             file.write(json.dumps({"steps": 9000 + i, "eval/return_mean": value}) + "\n")
     with pytest.raises(UserError, match=r"cannot be drawn, its log contains values beyond 1e\+300"):
         plot([run], tmp_path / "plot.png")
+
+
+def write_returns(run: Path, values: list[float], **more: float) -> Path:
+    """Replaces the log of a run by these evaluations."""
+    rows = [{"steps": 1000 * k, "time/wall_s": float(k), "eval/return_mean": v, **more} for k, v in enumerate(values)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run
+
+
+def test_the_curve_of_a_single_run_has_a_band_of_its_standard_error(tmp_path):
+    run = write_returns(make(tmp_path / "a"), [1.0, 2.0, 3.0], **{"eval/return_error": 0.5})
+    figure = draw(load(run))
+    (band,) = figure.axes[0].collections
+    corners = np.asarray(band.get_paths()[0].vertices)
+    assert corners[:, 1].min() == pytest.approx(1.0 - 1.96 * 0.5, abs=1e-3)
+    assert corners[:, 1].max() == pytest.approx(3.0 + 1.96 * 0.5, abs=1e-3)
+    assert texts(figure)[0] == "mappo (seed 0: 95% CI over episodes)"
+    smoothed = draw(load(run), PlotOptions(smooth=2)).axes[0].collections[0]
+    corners = np.asarray(smoothed.get_paths()[0].vertices)
+    assert corners[:, 1].max() == pytest.approx(2.5 + 1.96 * 0.5 / math.sqrt(2), abs=1e-3)
+
+
+def test_an_early_outlier_does_not_squeeze_a_curve(tmp_path):
+    learned = [-80.0, -9000.0, *np.linspace(-60, -20, 18)]
+    axes = draw(load(write_returns(make(tmp_path / "a"), learned))).axes[0]
+    low, high = axes.get_ylim()
+    assert -100 < low < -80
+    assert -20 < high < 0
+    assert [text.get_text() for text in axes.texts] == ["↓ -9000"]
+
+
+@pytest.mark.parametrize("values", [[-80.0, -60, -50, -40, -35, -30, -28, -26, -25, -24], [0.0] * 9 + [-900.0]])
+def test_a_fast_rise_and_a_late_fall_are_shown(tmp_path, values: list[float]):
+    axes = draw(load(write_returns(make(tmp_path / "a"), values))).axes[0]
+    assert axes.get_ylim()[0] < min(values)
+    assert not axes.texts

@@ -357,8 +357,10 @@ def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> Training
     summary = _summarize(session, trainer)
     if summary.lesson:
         folder.write_manifest(folder.read_manifest() | {"lesson": summary.lesson})
-    if is_done and summary.teams:  # without returns there are no curves
-        draw_curves(folder)
+    if summary.teams:  # without returns there are no curves
+        # A second Ctrl-C ends the drawing. The checkpoint is saved already.
+        with contextlib.nullcontext() if is_done else contextlib.suppress(KeyboardInterrupt):
+            draw_curves(folder)
         summary = _summarize(session, trainer)
     if config.progress != "off":
         summary.print(Console(stderr=True))

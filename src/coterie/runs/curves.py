@@ -17,6 +17,7 @@ from coterie.config.sources import from_file
 from coterie.core.errors import UserError, nearest
 from coterie.core.metrics import by_team
 from coterie.core.text import csv_text
+from coterie.runs.evaluations import return_error
 from coterie.runs.folder import RunFolder
 from coterie.runs.loggers import read
 
@@ -50,28 +51,37 @@ _MAX_POINTS = 500
 class Curve:
     """A metric of one team in one run.
 
-    Shapes: `steps`, `wall_s` and `value` are [P], with ascending steps; `wall_s` is NaN where unknown.
+    Shapes: `steps`, `wall_s`, `value` and `error` are [P], with ascending steps. `error` is the standard error of the
+    value over episodes. It and `wall_s` are NaN where unknown.
     """
 
     steps: np.ndarray
     wall_s: np.ndarray
     value: np.ndarray
+    error: np.ndarray
 
     def smoothed(self, entries: int) -> Curve:
         """Returns the curve of trailing means: of each value and the `entries` - 1 before it, fewer at the start."""
         if entries <= 1:
             return self
-        sums = np.concatenate([[0.0], np.cumsum(self.value)])
         ends = np.arange(1, len(self.value) + 1)
         starts = np.maximum(0, ends - entries)
-        return Curve(self.steps, self.wall_s, (sums[ends] - sums[starts]) / (ends - starts))
+
+        def mean(values: np.ndarray) -> np.ndarray:
+            sums = np.concatenate([[0.0], np.cumsum(values)])
+            return (sums[ends] - sums[starts]) / (ends - starts)
+
+        error = np.sqrt(np.maximum(0.0, mean(self.error**2)) / (ends - starts))
+        return Curve(self.steps, self.wall_s, mean(self.value), error)
 
     def downsampled(self) -> Curve:
         """Returns a curve of at most 500 points, averages of consecutive ones."""
         if len(self.steps) <= _MAX_POINTS:
             return self
-        table = np.stack([self.steps, self.wall_s, self.value], axis=1)
-        return Curve(*np.stack([part.mean(axis=0) for part in np.array_split(table, _MAX_POINTS)]).T)
+        table = np.stack([self.steps, self.wall_s, self.value, self.error**2], axis=1)
+        parts = np.array_split(table, _MAX_POINTS)
+        steps, wall_s, value, variance = np.stack([part.mean(axis=0) for part in parts]).T
+        return Curve(steps, wall_s, value, np.sqrt(variance / [len(part) for part in parts]))
 
 
 @dataclass(frozen=True)
@@ -130,10 +140,14 @@ class Run:
     def curve(self, team: str, name: str) -> Curve | None:
         """Returns the curve of the metric `name` of the team, or None if it has no values."""
         points = {}
+        area, _, rest = name.partition("/")
+        key = f"{area}/{team}/{rest}" if team else name
+        has_error = name.endswith("/return_mean")
         for row in self.rows:
             value = by_team(row, name).get(team)
             if value is not None and math.isfinite(value):
-                points[row["steps"]] = (row["steps"], row.get("time/wall_s", math.nan), value)
+                error = return_error(row, key) if has_error else math.nan
+                points[row["steps"]] = (row["steps"], row.get("time/wall_s", math.nan), value, error)
         if not points:
             return None
         return Curve(*np.array([points[steps] for steps in sorted(points)], dtype=np.float64).T)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,7 @@ import numpy as np
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import disk_error, write_bytes
 from coterie.core.text import printable
+from coterie.functional.intervals import Z_95
 from coterie.runs.curves import RETURNS, Curve, Levels, Run, group_by_setting, group_runs, table
 from coterie.runs.folder import RunFolder, runs_below
 
@@ -35,6 +36,11 @@ _UNITS = {
     "steps": ((1e6, "environment steps (millions)"), (1e3, "environment steps (thousands)"), (1, "environment steps")),
     "seconds": ((3600, "wall time (hours)"), (60, "wall time (minutes)"), (1, "wall time (seconds)")),
 }
+
+_SQUEEZED = 0.2
+"""Part of a panel's height below which curves are squeezed by outliers."""
+_FEWEST_POINTS = 5
+"""Points of a curve below which none of them is an outlier."""
 
 _LARGEST = 1e300
 """Largest absolute value that is drawn."""
@@ -95,10 +101,15 @@ def _band_label(count: int) -> str:
 
 @dataclass(frozen=True)
 class Style:
-    """Color and line style of a group."""
+    """Color and line style of a group. `by_team` contains the colors of teams that differ from it."""
 
     color: str
     dashes: Any = "-"
+    by_team: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, team: str) -> Style:
+        """Returns the style of a team's curves."""
+        return Style(self.by_team.get(team, self.color), self.dashes)
 
 
 def line_styles(groups: Mapping[str, Sequence[Run]], *, by_algorithm: bool = True) -> dict[str, Style]:
@@ -129,11 +140,13 @@ def _style(color: int, variant: int) -> Style:
     return Style(COLORS[color % len(COLORS)], LINES[(variant + color // len(COLORS)) % len(LINES)])
 
 
-def _label(name: str, members: Sequence[Run]) -> str:
+def _label(name: str, members: Sequence[Run], has_error: bool) -> str:
     """Returns the legend entry of a group, with the meaning of its band."""
     count = len(members)
     if count < 2:
-        return f"{name} (seed {members[0].seed})" if members and members[0].seed is not None else name
+        words = [f"seed {members[0].seed}"] if members and members[0].seed is not None else []
+        words += ["95% CI over episodes"] if has_error else []
+        return f"{name} ({': '.join(words)})" if words else name
     seeds = "seeds" if len({run.seed for run in members}) == count else "runs"
     return f"{name} ({count} {seeds}: mean, {_band_label(count)})"
 
@@ -197,6 +210,10 @@ def _draw(runs: Sequence[Run], options: PlotOptions) -> Figure:
     groups = options.groups(runs)
     styles = line_styles(groups, by_algorithm=options.group_by is None)
     rows, columns = _rows(runs, options.metrics), len(options.axes)
+    teams = list(dict.fromkeys(row.team for row in rows if row.team))
+    if len(groups) == 1 and len(teams) > 1:  # as on the pages, where the second color is that of the first team
+        colors = {team: COLORS[(i + 1) % len(COLORS)] for i, team in enumerate(teams)}
+        styles = {name: replace(style, by_team=colors) for name, style in styles.items()}
     figure = Figure(figsize=(9.2 if columns == 2 else 6.4, 0.75 + 2.9 * len(rows)), layout="constrained")
     grid = figure.subplots(len(rows), columns, squeeze=False, sharey="row")
     handles: dict[str, Any] = {}
@@ -204,6 +221,8 @@ def _draw(runs: Sequence[Run], options: PlotOptions) -> Figure:
     for row, axes in zip(rows, grid, strict=True):
         handles |= _draw_row(row, dict(zip(options.axes, axes, strict=True)), groups, styles, smooth=options.smooth)
         levels |= _draw_levels(axes, row)
+        for panel in axes:
+            _leave_out_early_outliers(panel)
         words = (row.env, row.team)
         axes[0].set_title(" · ".join(printable(word) for word in words if word), loc="left", fontsize=10)
     handles |= levels
@@ -235,7 +254,10 @@ def _draw_row(
         present = [run for run in members if run in row.runs]
         curves = [curve for run in present if (curve := run.curve(row.team, row.metric))]
         if present:
-            drawn[_label(name, present)] = styles[name], [curve.smoothed(smooth).downsampled() for curve in curves]
+            shown = [curve.smoothed(smooth).downsampled() for curve in curves]
+            style = styles[name].of(row.team)
+            team = f"{name}, {row.team}" if style.color != styles[name].color else name
+            drawn[_label(team, present, _has_error(shown))] = style, shown
     curves = [curve for _, members in drawn.values() for curve in members]
     for x, panel in axes.items():
         if x == "steps":
@@ -245,26 +267,46 @@ def _draw_row(
         for style, members in drawn.values():
             timed = members if x == "steps" else [curve for curve in members if np.isfinite(curve.wall_s).all()]
             lines = [((curve.steps if x == "steps" else curve.wall_s) / size, curve.value) for curve in timed]
-            _draw_group(panel, lines, style)
+            _draw_group(panel, lines, style, error=timed[0].error if _has_error(timed) else None)
         style_axes(panel, label)
         panel.set_xlim(left=0)
     words = f"\n(mean of {smooth} log entries)" if smooth > 1 else ""
     next(iter(axes.values())).set_ylabel(f"{_AREAS.get(row.metric, printable(row.metric))}{words}")
-    return {label: _handle(style, len(members)) for label, (style, members) in drawn.items()}
+    return {
+        label: _handle(style, has_band=len(members) > 1 or _has_error(members))
+        for label, (style, members) in drawn.items()
+    }
 
 
-def _handle(style: Style, count: int) -> Any:
+def _has_error(curves: Sequence[Curve]) -> bool:
+    """True for a single curve whose standard errors are known."""
+    return len(curves) == 1 and len(curves[0].steps) > 1 and bool(np.isfinite(curves[0].error).any())
+
+
+def _handle(style: Style, *, has_band: bool) -> Any:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     line = Line2D([], [], color=style.color, linestyle=style.dashes, linewidth=1.8)
-    return (Patch(color=style.color, alpha=0.18, linewidth=0), line) if count > 1 else (line,)
+    return (Patch(color=style.color, alpha=0.18, linewidth=0), line) if has_band else (line,)
 
 
-def _draw_group(axes: Axes, curves: Sequence[tuple[np.ndarray, np.ndarray]], style: Style) -> None:
-    """Draws single seeds as thin lines, their mean as a thick line and the band around it."""
+def _draw_group(
+    axes: Axes, curves: Sequence[tuple[np.ndarray, np.ndarray]], style: Style, *, error: np.ndarray | None
+) -> None:
+    """Draws single seeds as thin lines, their mean as a thick line and the band around it.
+
+    Args:
+        axes: The panel.
+        curves: x and y of each seed.
+        style: Color and line style.
+        error: Standard errors of the only curve, whose band they are; None for no band.
+    """
     color, thick = style.color, {"color": style.color, "linestyle": style.dashes, "linewidth": 1.8}
     if len(curves) == 1:
+        if error is not None:
+            (x, y), width = curves[0], Z_95 * error
+            axes.fill_between(x, y - width, y + width, color=color, alpha=0.18, linewidth=0)
         axes.plot(*curves[0], **thick, marker="o" if len(curves[0][0]) == 1 else None)
         return
     for x, y in curves:
@@ -295,6 +337,47 @@ def _draw_levels(axes: Sequence[Axes], row: _Row) -> dict[str, Any]:
                 panel.axhline(float(np.mean(levels)), color="0.35", linewidth=1.1, linestyle=dashes, zorder=1)
             handles[_LEVEL_NAMES[kind]] = (Line2D([], [], color="0.35", linewidth=1.1, linestyle=dashes),)
     return handles
+
+
+def _leave_out_early_outliers(axes: Axes) -> None:
+    """Sets the range of a panel so that single outliers in the first fifth of a curve do not squeeze everything else.
+
+    They are left out if all other values, reference scores included, would have less than a fifth of the height. An
+    arrow at the edge has the value that is outside.
+    """
+    kept: list[float] = []
+    outside: list[tuple[float, float, Any]] = []
+    for line in axes.get_lines():
+        x, y = (np.asarray(values, dtype=np.float64) for values in line.get_data())
+        early = len(y) // 5 if len(y) >= _FEWEST_POINTS else 0
+        distance = np.abs(y[:early] - np.median(y))
+        far = set(np.argsort(distance)[-max(1, len(y) // 50) :].tolist()) if early else set()
+        kept += [value for k, value in enumerate(y) if k not in far]
+        outside += [(float(x[k]), float(y[k]), line.get_color()) for k in far]
+    if not kept or not outside:
+        return
+    hidden = {x for x, _, _ in outside}
+    for band in axes.collections:
+        corners = np.asarray(band.get_paths()[0].vertices)
+        kept += [float(y) for x, y in corners if math.isfinite(y) and float(x) not in hidden]
+    low, high = min(kept), max(kept)
+    values = [*kept, *(y for _, y, _ in outside)]
+    if high - low >= _SQUEEZED * (max(values) - min(values)) or high == low:
+        return
+    margin = 0.1 * (high - low)
+    axes.set_ylim(low - margin, high + margin)
+    for x, y, color in outside:
+        if low - margin <= y <= high + margin:
+            continue
+        is_below = y < low
+        axes.annotate(
+            f"{'↓' if is_below else '↑'} {y:.4g}",
+            (x, 0.02 if is_below else 0.98),
+            xycoords=("data", "axes fraction"),
+            va="bottom" if is_below else "top",
+            color=color,
+            fontsize=8,
+        )
 
 
 def axis_unit(axis: Literal["steps", "seconds"], largest: float) -> tuple[float, str]:

@@ -26,7 +26,12 @@ class Panel {
     const left = make("div", "", "",
       make("h2", "", header.title), make("p", "file muted", header.file),
       make("figure", "", "", this.canvas), make("p", "line", "", this.where, this.returns));
-    left.append(this.curve);
+    this.high = make("span");
+    this.low = make("span");
+    this.last = make("span");
+    left.append(make("div", "axes number muted", "",
+      make("div", "values", "", this.high, this.low), this.curve,
+      make("div", "times", "", make("span", "", "0"), make("span", "", "timestep"), this.last)));
     const cards = make("section", "cards", "", ...this.cards.map((card) => card.element));
     cards.setAttribute("aria-label", `agents of ${header.file}`);
     this.element = make("section", "panel", "", left, cards);
@@ -80,11 +85,13 @@ class Panel {
     const timesteps = this.timesteps.slice(begin, begin + count);
     const teams = Object.keys(timesteps[0].returns);
     const lines = teams.map((team) => timesteps.map((timestep) => timestep.returns[team] ?? 0));
-    const all = lines.flat();
-    const [low, high] = [Math.min(0, ...all), Math.max(0, ...all)];
+    const [low, high] = returnRange();
+    this.high.textContent = brief(high);
+    this.low.textContent = brief(low);
+    this.last.textContent = count - 1;
     const y = (value) => 46 - (42 * (value - low)) / (high - low || 1);
     this.curve.setAttribute("viewBox", "0 0 100 50");
-    this.curve.setAttribute("aria-label", `return over the episode, from ${brief(low)} to ${brief(high)}`);
+    this.curve.setAttribute("aria-label", `team return over the episode, on an axis from ${brief(low)} to ${brief(high)}`);
     this.curve.replaceChildren(...lines.map((line, k) => {
       const curve = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
       const points = line.map((value, i) => `${(100 * i) / Math.max(1, count - 1)},${y(value)}`);
@@ -93,15 +100,37 @@ class Panel {
       curve.style.stroke = this.colors.get(teams[k]);
       return curve;
     }));
-    this.cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");
-    this.cursor.setAttribute("class", "cursor");
-    this.cursor.setAttribute("y1", 0);
-    this.cursor.setAttribute("y2", 50);
-    this.curve.append(this.cursor);
+    this.cursor = straight("cursor", 0, 0, 0, 50);
+    this.curve.append(straight("zero", 0, y(0), 100, y(0)), this.cursor);
   }
 }
 
+/** A straight line of a curve's drawing. */
+function straight(name, x1, y1, x2, y2) {
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+  line.setAttribute("class", name);
+  for (const [key, value] of Object.entries({ x1, y1, x2, y2 })) line.setAttribute(key, value);
+  return line;
+}
+
 let panels = [];
+let range = null;
+
+/** Lowest and highest return, with 0, of all episodes and recordings: curves have one scale. */
+function returnRange() {
+  if (range === null) {
+    range = [0, 0];
+    for (const panel of panels) {
+      for (const timestep of panel.timesteps) {
+        for (const value of Object.values(timestep.returns)) {
+          range = [Math.min(range[0], value ?? 0), Math.max(range[1], value ?? 0)];
+        }
+      }
+    }
+  }
+  return range;
+}
+
 let episode = 0;
 let timestep = 0;
 let fps = 10;

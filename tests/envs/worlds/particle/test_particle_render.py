@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from coterie.core.types import Action
+from coterie.envs.make import make
 from coterie.envs.worlds.drawing import PALETTE
 from coterie.envs.worlds.particle.render import Disc, Message, Scene, draw_scene
+from coterie.envs.worlds.world import WorldEnv
 
 BLUE, RED, GREEN = PALETTE["blue"], PALETTE["red"], PALETTE["green"]
 
@@ -70,6 +74,28 @@ def test_the_camera_zooms_out_to_fit_all_discs():
 def test_the_camera_is_fixed_while_all_discs_are_in_view():
     one, other = (draw_scene(Scene("", (Disc(x, 0, 0.1, BLUE),)), 100) for x in (0.0, 0.9))
     assert (one[5:20] == other[5:20]).all()
+
+
+def test_the_camera_is_fixed_during_an_episode():
+    """All agents of simple_tag walk out of view to the top right. The edge of the ground stays where it is."""
+    env = make("particle/simple_tag", num_envs=1)
+    env.reset(0)
+    pictures = []
+    for _ in range(20):
+        pictures.append(env.render(size=200))
+        actions = {role.name: Action(torch.full((1, role.n, 1), 1)) for role in env.spec.roles}
+        env.step(actions)
+    edges = {tuple(np.flatnonzero(np.diff(picture[195, :, 0].astype(int)))) for picture in pictures}
+    assert len(edges) == 1
+
+
+def test_the_score_is_the_return_of_each_team():
+    env = make("particle/simple_spread", num_envs=1)
+    assert isinstance(env, WorldEnv)
+    env.reset(0)
+    world, state = env.world, {name: value.clone() for name, value in env.state_dict()["state"].items()}
+    state["returns"][:] = torch.tensor([[1.0, 2.0, 4.0]])
+    assert world.scene(state).score == {"team return": 7.0}
 
 
 def test_the_fixed_view_shows_an_arrow_to_a_disc_outside():

@@ -117,8 +117,8 @@ class ParticleConfig(BaseModel):
     """Maximum number of steps per episode; None for no limit."""
     terminate_at_limit: bool = False
     """Terminate episodes at the limit instead of truncating them."""
-    dynamic_rescaling: bool = True
-    """Zoom pictures out until all bodies are visible."""
+    dynamic_rescaling: bool = False
+    """Zoom each picture out until all bodies are visible. Otherwise the view is fixed, and arrows point to others."""
 
 
 class ParticleWorld(World):
@@ -340,8 +340,11 @@ class ParticleWorld(World):
         spoken = parts["comm"][..., 0].T.tolist()
         speakers = [agent for role in self.spec.roles if self._symbols[role.name] for agent in role.agents]
         messages = [Message(name, _format_message(symbols)) for name, symbols in zip(speakers, spoken, strict=True)]
-        slices = self.spec.role_slices()
-        score = {name: float(state["returns"][0, agents].mean()) for name, agents in slices.items()}
+        slices, teams = self.spec.role_slices(), [role.group for role in self.spec.roles]
+        score: dict[str, float] = {}
+        for role in self.spec.roles:  # returns of teams, sums over their agents
+            name = f"{role.group} return" if len(set(teams)) > 1 else "team return"
+            score[name] = score.get(name, 0.0) + float(state["returns"][0, slices[role.name]].sum())
         return Scene(self.scenario.name, tuple(discs), tuple(messages), score=score)
 
     # ---------------------------------------------------------------------------------------- actions
