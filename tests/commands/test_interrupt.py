@@ -50,6 +50,8 @@ def test_ctrl_c_prints_the_summary_and_leaves_a_checkpoint(tmp_path: Path):
     ):
         assert line in output.splitlines()
     assert "team return" in output
+    assert f"curves       {out / 'curves.png'}" in output.splitlines()
+    assert (out / "curves.png").stat().st_size > 1000
     assert main(["evaluate", str(out), "--episodes", "4"]) == 0
 
 
