@@ -547,7 +547,7 @@ def test_a_baseline_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert json.loads(capsys.readouterr().out)["teams"] != report["teams"]
     assert main(["evaluate", "algo=random", "threads=1", "--episodes", "10"]) == 0
     output = capsys.readouterr().out
-    assert "return_mean" in output
+    assert "team return" in output
     assert re.search(r"agent_0 +-", output)
     assert list(tmp_path.iterdir()) == []
 

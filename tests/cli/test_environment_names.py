@@ -53,7 +53,7 @@ def test_play_prints_the_return_of_each_team(
     for file in (["--video", "game.gif"], ["--record", "game.zip"]):
         assert main(["play", *game, *file, "--episodes", "3"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert [line.split(": ")[0] for line in lines] == ["return of row", "return of column"]
+        assert [line.split(": ")[0] for line in lines] == ["team return of row", "team return of column"]
         row, column = (float(line.split(": ")[1].split()[0]) for line in lines)
         assert row == -column  # a game with a constant sum of 0
         assert all(line.endswith("(mean and standard error, 3 episodes)") for line in lines)

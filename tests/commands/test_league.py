@@ -115,7 +115,7 @@ def test_the_command_writes_the_matrix(runs: Path, tmp_path: Path, capsys: pytes
     picture = tmp_path / "deep" / "matrix.png"
     assert main(["league", str(runs / "tag"), "random", "--episodes=4", f"--out={picture}"]) == 0
     shown = capsys.readouterr().out
-    assert "mean return of adversary; rows play adversary, columns agent" in shown
+    assert "mean team return of adversary; rows play adversary, columns agent" in shown
     assert picture.stat().st_size > 1000
     assert main(["league", str(runs / "selfplay"), "random", "--episodes=4", f"--out={picture}", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

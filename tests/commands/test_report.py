@@ -83,7 +83,7 @@ def test_leagues_are_shown_as_matrices(tmp_path: Path, symmetric: bool) -> None:
         assert '<td data-value="0.75" class="shade s7">0.75</td>' in text
         assert "-190 ± 20" in text
     else:
-        assert "x/y: mean return of two" in text
+        assert "x/y: mean team return of two" in text
         assert '<td data-value="2.5" class="shade s9">2.5 <small>± 2.5</small></td>' in text
 
 
@@ -125,7 +125,7 @@ def test_the_command_prints_findings_and_notes_and_writes_the_file(
     assert run(["report", str(runs), "--no-videos", "--out", str(tmp_path / "new" / "r.html")]) == 0
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 3
-    assert "3 seeds: percentile intervals" in printed.err
+    assert "3 seeds are few. Train 5 or more" in printed.err
     assert "wrote " in printed.err
     assert "coterie report " not in (tmp_path / "new" / "r.html").read_text().partition("<body>")[0]
     assert run(["report", str(runs), "--no-videos", "--json", "--out", str(tmp_path / "r.html")]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def written_run(path: Path, *, returns: dict[str, float]) -> Path:
 
 def table(rows: list[SweepRow], height: int = 24) -> SweepTable:
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=height, color_system=None)
-    return SweepTable(rows, console, clock=lambda: 0.0)
+    return SweepTable(rows, console, clock=itertools.count(0.0, 10.0).__next__)
 
 
 def screen(display: SweepTable) -> list[str]:

@@ -144,10 +144,12 @@ def exploit(
     print_report(
         {
             "exploited team": f"{result.team}, by {result.response} in {result.steps:,} steps",
-            "best response": (
+            "team return of the best response": (
                 f"{_with_interval(result.response_return, result.response_error)}, win rate {result.response_won:.2f}"
             ),
-            "own opponent": f"{_with_interval(result.own_return, result.own_error)}, win rate {result.own_won:.2f}",
+            "team return of the own opponent": (
+                f"{_with_interval(result.own_return, result.own_error)}, win rate {result.own_won:.2f}"
+            ),
             "gap": _with_interval(result.gap, result.error),
             "run": result.run,
         },

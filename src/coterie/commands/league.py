@@ -362,7 +362,7 @@ def draw(result: LeagueResult) -> Figure:
     if result.symmetric:
         panels = [("win rate of the row, from either side", result.win_rate().fill_diagonal_(math.nan))]
     else:
-        panels = [(f"mean return of {team}", values) for team, values in result.returns.items()]
+        panels = [(f"mean team return of {team}", values) for team, values in result.returns.items()]
     size = len(result.members)
     figure = Figure(figsize=((1.1 * size + 2.4) * len(panels), 0.75 * size + 2.0), layout="constrained")
     low, high = (0.0, 1.0) if result.symmetric else (None, None)
@@ -414,5 +414,5 @@ def tables(result: LeagueResult) -> list[tuple[str, list[str], list[list[Any]]]]
             [name, *(f"{value:.4g} ± {error:.2g}" for value, error in zip(row, errors, strict=True))]
             for name, row, errors in lines
         ]
-        found.append((f"mean return of {team}; rows play {first}, columns {second}", columns, rows))
+        found.append((f"mean team return of {team}; rows play {first}, columns {second}", columns, rows))
     return found

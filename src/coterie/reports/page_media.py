@@ -69,7 +69,7 @@ def videos(found: Sequence[Video], failed: Mapping[str, str], colors: Colors) ->
 
 
 def _card(number_: int, video: Video, colors: Colors) -> Markup:
-    label = f"{video.kind} episode of {video.algo} on {video.task}, return {number(video.episode_return)}"
+    label = f"{video.kind} episode of {video.algo} on {video.task}, team return {number(video.episode_return)}"
     player = element(
         "video",
         data_video=number_,
@@ -81,7 +81,7 @@ def _card(number_: int, video: Video, colors: Colors) -> Markup:
         aria_label=label,
     )
     part = "" if video.shown >= 1 else f", first {video.shown:.0%}"
-    words = f"{video.kind} episode, return {number(video.episode_return)}{part}"
+    words = f"{video.kind} episode, team return {number(video.episode_return)}{part}"
     caption = element("figcaption", colors.swatch(video.algo), element("span", words))
     return element("figure", player, caption, class_="video", title=printable(video.run))
 
@@ -154,7 +154,7 @@ def _matrices(path: Path, content: Mapping[str, Any]) -> list[Matrix]:
     return [
         Matrix(
             source=str(path),
-            title=f"{head}: mean return of {team}",
+            title=f"{head}: mean team return of {team}",
             rows=members,
             values=table_of(values),
             errors=table_of(content["return_error"][team]),

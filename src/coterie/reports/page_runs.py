@@ -17,6 +17,7 @@ from coterie.reports.markup import Markup, cell, element, folded, join, scrollin
 from coterie.reports.page_results import Colors
 from coterie.reports.records import CollectedRun, Trial
 from coterie.reports.sentences import count, number
+from coterie.runs.evaluations import RETURN_CONVENTION
 from coterie.runs.folder import RunFolder
 from coterie.runs.progress import duration
 
@@ -49,7 +50,10 @@ def runs_table(comparison: Comparison, left_out: Sequence[CollectedRun], colors:
     )
     known = any(math.isfinite(trial.series.error[-1]) for trial in trials)
     error = ", ± is the standard error over its episodes" if known else ""
-    meaning = element("p", f"Final is the mean of the last evaluation{error}, Best the best mean.", class_="note")
+    words = f"Final is the mean of the last evaluation{error}, Best the best mean."
+    if comparison.metric.endswith("return_mean"):
+        words += f" {RETURN_CONVENTION[0].upper()}{RETURN_CONVENTION[1:]}."
+    meaning = element("p", words, class_="note")
     left = element("p", "Rows without values were left out of the comparison.", class_="note") if left_out else None
     return join([found, meaning, where, left])
 
