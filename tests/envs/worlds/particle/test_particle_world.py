@@ -207,7 +207,9 @@ def test_every_scenario_can_be_rendered(scenario: str, kind: str) -> None:
     assert len(scene.discs) == len(world.scenario.bodies)
     speakers = [agent for role in world.scenario.roles if role.symbols for agent in role.bodies]
     assert len(scene.messages) == len(speakers)
-    assert set(scene.score) == {role.name for role in world.spec.roles}
+    teams = {role.group for role in world.spec.roles}
+    assert set(scene.score) == ({f"{team} return" for team in teams} if len(teams) > 1 else {"team return"})
+    assert sum(scene.score.values()) == pytest.approx(float(state["returns"].sum()), abs=1e-4)
 
 
 def test_messages_are_shown() -> None:
@@ -218,7 +220,7 @@ def test_messages_are_shown() -> None:
     state, outcome = world.step(state, action, None)
     scene = world.scene(state)
     assert (scene.messages[0].speaker, scene.messages[0].text) == ("speaker_0", "C")
-    assert scene.score["speaker"] == pytest.approx(float(outcome.reward[0, 0]))
+    assert scene.score == {"team return": pytest.approx(float(outcome.reward.sum()))}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
