@@ -97,10 +97,10 @@ def test_observations_of_several_sensors_are_read_in_every_form(seeing: Any) -> 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda seen: {"eye": seen["eye"]}, "a dict with 'eye', expected"),
-        (lambda seen: seen | {"ear": np.zeros(2)}, "'ear', expected"),
+        (lambda seen: {"eye": seen["eye"]}, "lacks the sensor 'arm.a'. The sensors are 'arm.a', 'arm.b', 'eye'"),
+        (lambda seen: seen | {"ear": np.zeros(2)}, "has no sensor 'ear'. The sensors are"),
         (lambda seen: {"agnet": seen}, "no agent or role 'agnet'. Did you mean 'agent'"),
-        (lambda seen: np.zeros(3), "a ndarray, expected"),
+        (lambda seen: np.zeros(3), "lacks the sensor 'arm.a': it is of type ndarray"),
         (lambda seen: seen | {"eye": np.zeros((9, 9))}, r"'eye' has shape \[9, 9\], expected \[9, 9, 3\]"),
     ],
 )

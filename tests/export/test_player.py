@@ -85,7 +85,7 @@ def test_missing_sensors_are_named(tag: Path, obs: Any):
     player = load_player(tag)
     role = {"agents": ["a"], "sensors": {"camera": {"shape": [2], "dtype": "float32"}}}
     with pytest.raises(player.PolicyError, match="obs of 'a' lacks the sensor 'camera'"):
-        player._stack(role, {"a": obs})
+        player.ObservationReader(role).read(obs, "obs of 'a'")
 
 
 def test_sampled_actions_follow_the_seed(tag: Path):

@@ -20,9 +20,11 @@ from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, HiddenState, Timestep
 from coterie.envs.external.mask_sources import MaskForm, as_mask
-from coterie.envs.external.spaces import Actuator, accepts_booleans
+from coterie.envs.external.spaces import Actuator
 from coterie.export.portable.checked_numbers import axes_of, checked_numbers
+from coterie.export.portable.observation_reader import ObservationReader
 from coterie.export.portable.policy_files import PolicyError
+from coterie.export.subject import nested, observation_entry
 from coterie.policies.base import Mode, Policy
 from coterie.runs.folder import RunFolder
 
@@ -32,7 +34,7 @@ _MASK, _OBSERVATION = "action_mask", "observation"
 
 
 def split_masks(
-    obs: Obs, action_mask: Obs | None, roles: Mapping[str, RoleSpec] | None = None
+    obs: Obs, action_mask: Obs | None, readers: Mapping[str, ObservationReader] | None = None
 ) -> tuple[Obs, Obs | None]:
     """Splits dicts with an action mask into observations and masks.
 
@@ -40,7 +42,7 @@ def split_masks(
         obs: Observations by agent or role, or of a single agent. Each may be {"observation": array, "action_mask":
             array}, or a dict of sensors and the mask.
         action_mask: Masks in the same form, for observations without a mask of their own; None for none.
-        roles: Roles by their own name and by those of their agents.
+        readers: Readers of the roles by the names of the roles and of their agents.
 
     Returns:
         Observations, as arrays or by sensor, and the masks, None if there are none.
@@ -50,9 +52,9 @@ def split_masks(
     """
     if not isinstance(obs, Mapping):
         return obs, action_mask
-    roles = roles or {}
-    if is_single(obs, roles):
-        observation, mask = _split("obs", obs, next(iter(roles.values()), None))
+    readers = readers or {}
+    if is_single(obs, readers):
+        observation, mask = _split("obs", obs, next(iter(readers.values()), None))
         if mask is not None and action_mask is not None:
             raise UserError("action_mask: given twice, also in obs. Remove one of them.")
         return observation, action_mask if mask is None else mask
@@ -60,8 +62,8 @@ def split_masks(
     masks: dict[str, Any] = {}
     for name, value in obs.items():
         arrays[name] = value
-        if isinstance(value, Mapping) and (name in roles or not roles):
-            arrays[name], mask = _split(f"obs of '{name}'", value, roles.get(name))
+        if isinstance(value, Mapping) and (name in readers or not readers):
+            arrays[name], mask = _split(f"obs of '{name}'", value, readers.get(name))
             if mask is not None:
                 masks[name] = mask
     if not masks:
@@ -74,45 +76,29 @@ def split_masks(
     return arrays, masks | dict(action_mask or {})
 
 
-def is_single(obs: Any, roles: Mapping[str, RoleSpec]) -> bool:
+def is_single(obs: Any, readers: Mapping[str, ObservationReader]) -> bool:
     """True if a dict is the observation of a single agent, not a dict by agent or role."""
     if not isinstance(obs, Mapping):
         return True
-    if len({id(role) for role in roles.values()}) != 1 or next(iter(roles.values())).n != 1:
+    only = next(iter(readers.values()), None)
+    if only is None or len(only.agents) != 1 or any(reader is not only for reader in readers.values()):
         return _OBSERVATION in obs and not isinstance(obs[_OBSERVATION], Mapping)
-    parts = {name.partition(".")[0] for name in sensors_of(next(iter(roles.values())))} | set(
-        sensors_of(next(iter(roles.values())))
-    )
-    named = [name for name in obs if name in roles]
-    if parts and set(obs) - {_MASK} <= parts and not any(isinstance(obs[name], Mapping) for name in named):
+    names = set(map(str, obs))
+    named = [name for name in obs if name in readers]
+    if only.keys and names - {_MASK} <= only.keys and not any(isinstance(obs[name], Mapping) for name in named):
         return True
-    return not named and (_OBSERVATION in obs or _MASK in obs or bool(parts & set(obs)))
+    return not named and (_OBSERVATION in obs or _MASK in obs or bool(only.keys & names))
 
 
-def sensors_of(role: RoleSpec) -> Mapping[str, spaces.Space]:
-    """Returns the spaces of the sensors of a role by name, {} for a role with a single sensor."""
-    space = role.observation_space
-    return space.spaces if isinstance(space, spaces.Dict) else {}
-
-
-def by_sensor(value: Mapping[str, Any], outer: str = "") -> dict[str, Any]:
-    """Returns the parts of nested dicts by name, `outer.inner`."""
-    found: dict[str, Any] = {}
-    for key, part in value.items():
-        name = f"{outer}.{key}" if outer else str(key)
-        found |= by_sensor(part, name) if isinstance(part, Mapping) else {name: part}
-    return found
-
-
-def _split(what: str, given: Mapping[str, Any], role: RoleSpec | None) -> tuple[Any, Any]:
+def _split(what: str, given: Mapping[str, Any], reader: ObservationReader | None) -> tuple[Any, Any]:
     """Returns observation and mask. UserError for other keys or a missing observation."""
-    sensors = {} if role is None else sensors_of(role)
-    if _MASK in sensors:
+    keys = set() if reader is None else reader.keys
+    if _MASK in keys:
         return given, None
     rest = {name: part for name, part in given.items() if name != _MASK}
-    if len(rest) == 1 and not sensors.keys() & rest.keys() and (_MASK in given or _OBSERVATION in rest):
+    if len(rest) == 1 and not keys & set(map(str, rest)) and (_MASK in given or _OBSERVATION in rest):
         return next(iter(rest.values())), given.get(_MASK)
-    if sensors:
+    if keys:
         return rest, given.get(_MASK)
     raise UserError(
         f"{what}: a dict with {', '.join(map(str, given)) or 'no keys'}. Pass an array, or a dict with "
@@ -202,6 +188,8 @@ class Player:
         self._owner = {agent: role for role in self._roles for agent in role.agents}
         self._ignored = {name for role in ignored_roles for name in (role.name, *role.agents)}
         self._named_roles = {role.name: role for role in self._roles} | self._owner
+        self._readers = {role.name: ObservationReader(observation_entry(role)) for role in self._roles}
+        self._named_readers = {name: self._readers[role.name] for name, role in self._named_roles.items()}
         self._seed = seed
         self.reset(seed)
 
@@ -224,20 +212,22 @@ class Player:
         """Returns actions for observations, in the same form.
 
         Args:
-            obs: {agent: array}, where missing agents are dead; or {role: array [n, ...]}; or one array for a single
-                agent. Instead of an array also {sensor: array}, for observations of several sensors, and
-                {"observation": array, "action_mask": array}, as PettingZoo has it.
+            obs: Observations as the environment returns them: {agent: observation}, where missing agents are dead, or
+                that of a single agent. Also {role: array [n, ...]} with the agents of a role stacked, arrays as the
+                policy reads them, such as one-hot vectors of discrete values and {"outer.inner": array} for sensors,
+                and {"observation": observation, "action_mask": array}, as PettingZoo has it.
             action_mask: Available choices in the same form, arrays [sum A]. Agents without one can choose everything.
 
         Returns:
-            For every agent an int (Discrete), an int array (MultiDiscrete, MultiBinary), an array within the space's
-            bounds (Box), or a tuple or dict of these; for a role such arrays [n, ...] or a list of tuples or dicts.
+            For every agent an action of the environment's space: an int (Discrete), an int array (MultiDiscrete,
+            MultiBinary), an array within the bounds (Box), or a tuple or dict of these; for a role such arrays
+            [n, ...] or a list of tuples or dicts.
 
         Raises:
             UserError: For unknown names, wrong shapes, and values that are not numbers of the space.
         """
-        obs, action_mask = split_masks(obs, action_mask, self._named_roles)
-        given_obs = self._by_agent(obs, "obs")
+        obs, action_mask = split_masks(obs, action_mask, self._named_readers)
+        given_obs = self._arrays(obs)
         masks = {} if action_mask is None else self._masks_by_agent(action_mask)
         taken: dict[str, Any] = {}
         for name, policy in self._policies.items():
@@ -258,8 +248,16 @@ class Player:
 
     # ------------------------------------------------------------------------------------------------ input formats
 
+    def _arrays(self, given: Obs) -> dict[str, dict[str, np.ndarray]]:
+        """Returns the observations by agent and sensor. UserError for those that are not in their space."""
+        with _as_user_errors():
+            return {
+                agent: self._readers[self._owner[agent].name].read(value, f"obs of '{agent}'")
+                for agent, value in self._by_agent(given, "obs").items()
+            }
+
     def _by_agent(self, given: Obs, what: str) -> dict[str, Any]:
-        """Returns the arrays by agent and sensor. UserError for unknown names and wrong shapes."""
+        """Returns what was given, by agent. UserError or PolicyError for unknown names and numbers of agents."""
         if self._is_single(given, what):
             if len(self._owner) != 1:
                 raise UserError(
@@ -268,15 +266,19 @@ class Player:
                 )
             given = {next(iter(self._owner)): given}
         assert isinstance(given, Mapping)
-        arrays: dict[str, Any] = {}
+        found: dict[str, Any] = {}
         for name, value in given.items():
             role = self._named(name, value, what)
             if role is not None:
-                stacked = _parts(value, role, f"{what} of role '{name}'", what, (role.n,))
-                arrays |= {agent: tree_map(lambda x, i=i: x[i], stacked) for i, agent in enumerate(role.agents)}
+                place = f"{what} of role '{name}'"
+                if what == "obs":
+                    rows = self._readers[role.name].split_agents(value, place)
+                else:
+                    rows = checked_numbers(value, (role.n, role.action.mask_size), place, booleans=True)
+                found |= dict(zip(role.agents, rows, strict=True))
             elif name in self._owner:
-                arrays[name] = _parts(value, self._owner[name], f"{what} of '{name}'", what, ())
-        return arrays
+                found[name] = value
+        return found
 
     def _masks_by_agent(self, given: Obs) -> dict[str, np.ndarray]:
         """Returns the masks by agent. UserError for other values than 0 and 1, and for masks that leave no choice."""
@@ -289,7 +291,13 @@ class Player:
         for name, mask in given.items():
             with _place(f"action_mask of '{name}'"):
                 flat[name] = _flat_mask(mask, roles[name]) if name in roles else mask
-        masks = {agent: parts[""] for agent, parts in self._by_agent(flat, "action_mask").items()}
+        with _as_user_errors():
+            masks = {
+                agent: checked_numbers(
+                    mask, (self._owner[agent].action.mask_size,), f"action_mask of '{agent}'", booleans=True
+                )
+                for agent, mask in self._by_agent(flat, "action_mask").items()
+            }
         for agent, mask in masks.items():
             with _place(f"action_mask of '{agent}'"):
                 as_mask(mask)
@@ -300,17 +308,21 @@ class Player:
 
     def _is_single(self, given: Obs, what: str) -> bool:
         """True for one array, or one dict of sensors, instead of a dict by agent or role."""
-        return not isinstance(given, Mapping) or (what == "obs" and is_single(given, self._named_roles))
+        return not isinstance(given, Mapping) or (what == "obs" and is_single(given, self._named_readers))
 
     def _named(self, name: str, value: Any, what: str) -> RoleSpec | None:
         """Returns the role named `name`; None for an agent or an ignored role."""
         role = next((role for role in self._roles if role.name == name), None)
-        if role is not None and (name not in self._owner or _has_agents(value, role, what)):
+        if role is not None and (name not in self._owner or self._has_agents(value, role, what)):
             return role
         if name not in self._owner and name not in self._ignored:
             known = [*self._owner, *(role.name for role in self._roles)]
             raise UserError(f"{what}: the run has no agent or role '{name}'. {nearest(name, known)}")
         return None
+
+    def _has_agents(self, value: Any, role: RoleSpec, what: str) -> bool:
+        """True if the arrays have an axis of agents."""
+        return axes_of(value) == 2 if what == "action_mask" else self._readers[role.name].has_agents(value)
 
     def _timestep(
         self, name: str, team: TeamSpec, given_obs: dict[str, dict[str, np.ndarray]], masks: dict[str, np.ndarray]
@@ -319,14 +331,14 @@ class Player:
         alive = torch.tensor([[agent in given_obs for agent in team.agents]])
         obs, action_mask = {}, {}
         for role in team.roles:
-            spaces_of = _spaces(role, "obs")
-            zeros = {name: np.zeros(space.shape or (), np.float32) for name, space in spaces_of.items()}
+            sensors = self._readers[role.name].sensors
+            zeros = {name: np.zeros(sensor["shape"], np.float32) for name, sensor in sensors.items()}
             own_obs = [given_obs.get(agent, zeros) for agent in role.agents]
             stacked = {
-                name: _stacked([one[name] for one in own_obs], torch.uint8 if _is_image(space) else torch.float32)
-                for name, space in spaces_of.items()
+                name: _stacked([one[name] for one in own_obs], torch.uint8 if dtype == "uint8" else torch.float32)
+                for name, dtype in ((name, sensor["dtype"]) for name, sensor in sensors.items())
             }
-            obs[role.name] = stacked.get("", stacked)
+            obs[role.name] = nested(stacked, role.observation_space)
             if any(agent in masks for agent in role.agents):
                 everything = np.ones(role.action.mask_size, bool)
                 able = [masks[agent] if agent in masks and agent in given_obs else everything for agent in role.agents]
@@ -373,13 +385,6 @@ def _plain(native: Any) -> Any:
     return int(native) if isinstance(native, np.integer) else native
 
 
-def _spaces(role: RoleSpec, what: str) -> Mapping[str, spaces.Space]:
-    """Returns the spaces of one agent's observation or mask by sensor; a single one has the empty name."""
-    if what == "action_mask":
-        return {"": spaces.MultiBinary(role.action.mask_size)}
-    return sensors_of(role) or {"": role.observation_space}
-
-
 def _flat_mask(mask: Any, role: RoleSpec) -> Any:
     """Returns a mask with the structure of the action space as one array; others are returned unchanged."""
     if not isinstance(mask, Mapping | tuple | list):
@@ -391,31 +396,6 @@ def _flat_mask(mask: Any, role: RoleSpec) -> Any:
     return mask if shape[-1:] == (role.action.mask_size,) else MaskForm(role.action_space).flat(mask)
 
 
-def _has_agents(value: Any, role: RoleSpec, what: str) -> bool:
-    """True if the arrays have an axis of agents."""
-    found = by_sensor(value) if isinstance(value, Mapping) else {"": value}
-    return all(axes_of(found.get(name)) == 1 + len(space.shape or ()) for name, space in _spaces(role, what).items())
-
-
-def _parts(value: Any, role: RoleSpec, name: str, what: str, leading: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Returns the arrays of an observation or mask by sensor, of shapes [leading, ...]. UserError as `_checked`."""
-    expected = _spaces(role, what)
-    found = by_sensor(value) if isinstance(value, Mapping) else {"": value}
-    if found.keys() != expected.keys():
-        sensors = ", ".join(map(repr, expected)) if "" not in expected else "an array"
-        given = f"a dict with {', '.join(map(repr, found))}" if "" not in found else f"a {type(value).__name__}"
-        raise UserError(f"{name}: {given}, expected {sensors}")
-    return {
-        sensor: _checked(found[sensor], space, leading, f"{name}, sensor '{sensor}'" if sensor else name)
-        for sensor, space in expected.items()
-    }
-
-
-def _is_image(space: spaces.Space) -> bool:
-    """True for images, which networks scale."""
-    return space.dtype == np.uint8
-
-
 @contextmanager
 def _place(name: str) -> Iterator[None]:
     """Context whose UserErrors begin with a place."""
@@ -425,11 +405,11 @@ def _place(name: str) -> Iterator[None]:
         raise UserError(f"{name}: {error}") from None
 
 
-def _checked(value: Any, space: spaces.Space, leading: tuple[int, ...], what: str) -> np.ndarray:
-    """Returns the value as an array. UserError if it has another shape or other values than numbers of the space."""
-    shape, dtype = (*leading, *(space.shape or ())), "uint8" if _is_image(space) else "float32"
+@contextmanager
+def _as_user_errors() -> Iterator[None]:
+    """Context whose PolicyErrors are UserErrors."""
     try:
-        return checked_numbers(value, shape, what, dtype=dtype, booleans=accepts_booleans(space))
+        yield
     except PolicyError as error:
         raise UserError(str(error)) from None
 

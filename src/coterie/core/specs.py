@@ -132,6 +132,25 @@ def _box_spec(space: spaces.Box) -> ActionSpec:
 
 
 @dataclass(frozen=True)
+class NativeSensor:
+    """A sensor in the observations that an environment of another library returns.
+
+    Attributes:
+        name: Name of the sensor in the observation space of the role; empty if it is the whole observation.
+        keys: Keys that lead to it: of a Dict, or indices of a Tuple.
+        space: Its space.
+        channels_first: True for images [C, H, W] that are read as [H, W, C].
+        wrapped: True if `env.wrappers` change it, so that `space` is what they return.
+    """
+
+    name: str
+    keys: tuple[object, ...]
+    space: spaces.Space
+    channels_first: bool = False
+    wrapped: bool = False
+
+
+@dataclass(frozen=True)
 class RoleSpec:
     """Agents of one group that share an observation space and an action space.
 
@@ -143,6 +162,7 @@ class RoleSpec:
         action_space: Action space of each agent.
         choice_names: Labels of the choices of each discrete component, for displays; () if unknown.
         number_names: Labels of the continuous components, for displays; () if unknown.
+        native: Sensors as the environment returns them; () if it returns observations of `observation_space`.
     """
 
     name: str
@@ -152,6 +172,7 @@ class RoleSpec:
     action_space: spaces.Space
     choice_names: tuple[tuple[str, ...], ...] = ()
     number_names: tuple[str, ...] = ()
+    native: tuple[NativeSensor, ...] = ()
 
     @cached_property
     def n(self) -> int:

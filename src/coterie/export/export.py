@@ -16,28 +16,45 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from gymnasium import spaces
 from safetensors.numpy import save
 
 from coterie.algos.algorithm import Algorithm
 from coterie.assembly.learners import eval_modes, load_run
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import disk_error, sync_folder, write_bytes, write_text
+from coterie.core.observations import Entry
 from coterie.core.specs import RoleSpec
 from coterie.core.terminal import print_message, print_progress
-from coterie.envs.external.spaces import accepts_booleans
+from coterie.envs.external.spaces import space_entry
 from coterie.export.onnx_graph import kernels_off, require_libraries, write_onnx
 from coterie.export.portable.policy_files import FORMAT_VERSION
 from coterie.export.signature import inputs, noise_parts, outputs
-from coterie.export.subject import Subject, sensors, subject_of
+from coterie.export.subject import Subject, observation_entry, subject_of
 from coterie.export.unity_graph import require_unity, write_unity
 from coterie.export.weights import NetworkDescription, require_own_layers
 from coterie.runs.folder import RunFolder, read_manifest
 
 PLAYER, TORCH_POLICY = "coterie_player.py", "coterie_policy_torch.py"
 
-_PLAYER_PARTS = ("policy_files.py", "network.py", "policy.py", "checked_numbers.py", "player.py")
-_TORCH_PARTS = ("policy_files.py", "torch_policy.py")
+_PORTABLE = "export/portable"
+_PLAYER_PARTS = (
+    f"{_PORTABLE}/policy_files.py",
+    f"{_PORTABLE}/network.py",
+    f"{_PORTABLE}/policy.py",
+    f"{_PORTABLE}/checked_numbers.py",
+    "core/observations.py",
+    f"{_PORTABLE}/observation_reader.py",
+    f"{_PORTABLE}/native_actions.py",
+    f"{_PORTABLE}/player.py",
+)
+_TORCH_PARTS = (
+    f"{_PORTABLE}/policy_files.py",
+    f"{_PORTABLE}/checked_numbers.py",
+    "core/observations.py",
+    f"{_PORTABLE}/observation_reader.py",
+    f"{_PORTABLE}/native_actions.py",
+    f"{_PORTABLE}/torch_policy.py",
+)
 _SAFE = """An export holds numbers and
 descriptions: reading it executes no code from it. Files that were truncated or changed are refused with `PolicyError`.
 """
@@ -58,7 +75,8 @@ _TORCH_HEADER = '''"""Loads teams that `coterie export --format torch` wrote as 
     from coterie_policy_torch import TorchPolicy
 
     policy = TorchPolicy("exported/agent")
-    outputs = policy({"obs.agent": obs, "mask.agent": mask, "noise.agent": noise})
+    outputs = policy(policy.first_inputs({"agent_0": obs_0, "agent_1": obs_1}))
+    actions = policy.actions(outputs, "greedy")
 
 This file needs Python 3.10, NumPy and PyTorch. Copy it next to your program. {safe}"""
 '''
@@ -75,11 +93,11 @@ def torch_source() -> str:
 
 
 def _joined(names: tuple[str, ...], header: str) -> str:
-    """Modules of `portable` in one file, with their imports at the top."""
+    """Modules that need no others in one file, with their imports at the top."""
     imports: set[str] = set()
     bodies = []
     for name in names:
-        text = (resources.files("coterie.export.portable") / name).read_text(encoding="utf-8")
+        text = (resources.files("coterie") / name).read_text(encoding="utf-8")
         lines = text.split('"""', 2)[2].lstrip("\n").splitlines()
         start = next(i for i, line in enumerate(lines) if line and not line.startswith(("import ", "from ")))
         imports |= {line for line in lines[:start] if line and not line.startswith("from coterie.")}
@@ -89,9 +107,6 @@ def _joined(names: tuple[str, ...], header: str) -> str:
     standard = sorted(imports - set(packages) - {future})
     head = [header.replace("{safe}", _SAFE), future, "", *standard, "", *packages]
     return "\n".join(head) + "\n\n\n" + "\n\n\n".join(bodies) + "\n"
-
-
-Entry = dict[str, Any]
 
 
 def describe(subject: Subject, backend: str, provenance: Entry) -> Entry:
@@ -138,41 +153,13 @@ def provenance(manifest: Entry, run: str, checkpoint: Entry, algorithm: str) -> 
 
 
 def _role(subject: Subject, role: RoleSpec) -> Entry:
-    parts = {
-        name: {"shape": list(box.shape), "dtype": str(box.dtype), "booleans": accepts_booleans(box)}
-        for name, box in sensors(role.observation_space).items()
-    }
-    single = parts.pop("", {"shape": [], "dtype": "float32", "booleans": False})
     return {
-        "name": role.name,
-        "agents": list(role.agents),
-        **single,
-        "sensors": parts or None,
+        **observation_entry(role),
         "choices": list(role.action.choices),
         "continuous": role.action.continuous,
-        "action": _space(role.action_space),
+        "action": space_entry(role.action_space, bounds=True),
         "noise": [{"kind": kind, "size": size} for kind, size in noise_parts(subject, role)],
     }
-
-
-def _space(space: spaces.Space) -> Entry:
-    """An action space, as the player converts actions to it. Bounds of integers are exact."""
-    if isinstance(space, spaces.Tuple):
-        return {"kind": "tuple", "parts": [_space(part) for part in space.spaces]}
-    if isinstance(space, spaces.Dict):
-        return {"kind": "dict", "keys": list(space.spaces), "parts": [_space(part) for part in space.spaces.values()]}
-    if isinstance(space, spaces.Discrete):
-        return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
-    shape, dtype = list(space.shape or ()), str(space.dtype)
-    if isinstance(space, spaces.MultiBinary):
-        return {"kind": "multi_binary", "shape": shape, "dtype": dtype}
-    if isinstance(space, spaces.MultiDiscrete):
-        start = [int(x) for x in space.start.reshape(-1)]
-        nvec = [int(x) for x in space.nvec.reshape(-1)]
-        return {"kind": "multi_discrete", "nvec": nvec, "start": start, "shape": shape, "dtype": dtype}
-    assert isinstance(space, spaces.Box)
-    low, high = space.low.reshape(-1).tolist(), space.high.reshape(-1).tolist()
-    return {"kind": "box", "low": low, "high": high, "shape": shape, "dtype": dtype}
 
 
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f-\xa0%\\/:*?"<>|\u2000-\u206f\ufeff\ud800-\udfff]')

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gymnasium import spaces
 
 from coterie.core.errors import UserError
-from coterie.core.specs import RoleSpec, TeamSpec
+from coterie.core.observations import Entry
+from coterie.core.specs import NativeSensor, RoleSpec, TeamSpec
+from coterie.envs.external.spaces import accepts_booleans, space_entry
 from coterie.nets.team import Block
 from coterie.policies.base import Mode, Policy, RandomPolicy
 from coterie.policies.deterministic import DeterministicPolicy
@@ -93,6 +97,46 @@ def sensor_paths(space: spaces.Space, *path: str) -> dict[str, tuple[tuple[str, 
         return found
     assert isinstance(space, spaces.Box)
     return {".".join(path): (path, space)}
+
+
+def nested(arrays: Mapping[str, Any], space: spaces.Space) -> Any:
+    """Returns arrays by sensor as a policy reads them: dicts nested as the space is, or the single array."""
+    whole: Any = {}
+    for name, (keys, _) in sensor_paths(space).items():
+        if not keys:
+            return arrays[name]
+        place = whole
+        for key in keys[:-1]:
+            place = place.setdefault(key, {})
+        place[keys[-1]] = arrays[name]
+    return whole
+
+
+def observation_entry(role: RoleSpec) -> Entry:
+    """Describes the observations of a role for players, as `policy.json` stores them.
+
+    Returns:
+        Name and agents of the role; shape and type of the array that the policy reads, whether it may have booleans,
+        and the space that the environment returns it in; or these for every sensor under `sensors`, with the keys that
+        lead to it.
+    """
+    native = {sensor.name: sensor for sensor in role.native}
+    parts: dict[str, Entry] = {}
+    for name, (keys, box) in sensor_paths(role.observation_space).items():
+        sensor = native.get(name, NativeSensor(name, keys, box))
+        parts[name] = {
+            "shape": list(box.shape),
+            "dtype": str(box.dtype),
+            "booleans": accepts_booleans(box),
+            "keys": [key if isinstance(key, int) else str(key) for key in sensor.keys],
+            "space": space_entry(sensor.space),
+        }
+        if sensor.channels_first:
+            parts[name]["channels_first"] = True
+        if sensor.wrapped:
+            parts[name]["wrapped"] = True
+    single = parts.pop("", {"shape": [], "dtype": "float32", "booleans": False})
+    return {"name": role.name, "agents": list(role.agents), **single, "sensors": parts or None}
 
 
 def tensor_name(*parts: str) -> str:

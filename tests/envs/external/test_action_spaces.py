@@ -20,9 +20,8 @@ from coterie.core.specs import ActionSpec
 from coterie.envs.contract.traces import random_actions
 from coterie.envs.external.batched_spaces import BatchActuator
 from coterie.envs.external.mask_sources import as_mask
-from coterie.envs.external.spaces import Actuator
+from coterie.envs.external.spaces import Actuator, space_entry
 from coterie.envs.make import make
-from coterie.export.export import _space as described
 from coterie.export.portable.player import Player, _native
 from coterie.export.portable.policy_files import PolicyError
 
@@ -95,7 +94,7 @@ def draws(space: spaces.Space, number: int) -> tuple[np.ndarray, np.ndarray]:
 def test_native_actions_of_all_converters_are_equal(kind: str):
     space = SPACES[kind]
     picks, numbers = draws(space, 50)
-    batch, portable = BatchActuator(space)(picks, numbers), json.loads(json.dumps(described(space)))
+    batch, portable = BatchActuator(space)(picks, numbers), json.loads(json.dumps(space_entry(space, bounds=True)))
     for i, native in enumerate(Actuator(space)(picks, numbers)):
         require(space, native)
         exported = _native(portable, {"discrete": list(picks[i]), "continuous": list(numbers[i])})
@@ -126,7 +125,7 @@ def test_integers_of_every_type_have_equal_shares_and_exact_ends(dtype: Any):
         ends = np.array([[-1], [1], [-7], [7]], np.float32)
         for found in (Actuator(everything)(None, ends), BatchActuator(everything)(np.zeros((4, 0)), ends)):
             assert [int(x[0]) for x in found] == [info.min, info.max] * 2
-        portable = described(everything)
+        portable = space_entry(everything, bounds=True)
         found = [_native(portable, {"continuous": [x]}) for x in ends[:, 0]]
         assert [int(x[0]) for x in found] == [info.min, info.max] * 2
         middle = Actuator(everything)(None, np.array([[0.5]], np.float32))[0]
@@ -139,7 +138,7 @@ def test_converters_agree_on_every_integer_of_the_widest_spaces(dtype: Any):
     info = np.iinfo(dtype)
     space = spaces.Box(info.min + 3, info.max - 5, (3,), dtype)
     numbers = draws(space, 200)[1]
-    batch, portable = BatchActuator(space)(np.zeros((200, 0)), numbers), described(space)
+    batch, portable = BatchActuator(space)(np.zeros((200, 0)), numbers), space_entry(space, bounds=True)
     for i, native in enumerate(Actuator(space)(None, numbers)):
         exported = _native(portable, {"discrete": [], "continuous": list(numbers[i])})
         assert native.tolist() == exported.tolist() == batch[i].tolist()

@@ -309,7 +309,7 @@ def _part(role: RoleSpec, turns: bool) -> Part:
         ActionSpec.of(acting)
     except TypeError as error:
         raise UserError(f"role {role.name}: {error}") from error
-    adapted = replace(role, observation_space=observer.space, action_space=acting)
+    adapted = replace(role, observation_space=observer.space, action_space=acting, native=observer.native)
     return Part(adapted, observes, acts, observer=observer, turns=turns)
 
 

@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
+from coterie.core.observations import Mismatch, codes, numeric, require_binary, shortened
 from coterie.core.specs import ActionSpec
 from coterie.envs.external.agents import Choices, Part
 from coterie.envs.external.mask_sources import MASK, MaskSource, find_masks
@@ -19,14 +20,10 @@ from coterie.envs.external.spaces import (
     ObservationError,
     Observer,
     PartPath,
-    codes,
     native_batch,
-    numeric,
-    require_binary,
+    of_sensor,
     sensor_parts,
-    shortened,
     sizes_and_starts,
-    unlike,
 )
 
 _Read = Callable[[Any], np.ndarray]
@@ -41,7 +38,7 @@ class BatchObserver:
 
     def __init__(self, space: spaces.Space):
         shown = Observer(space)
-        self.space = shown.space
+        self.space, self.native = shown.space, shown.native
         boxes = {sensor.name: sensor.space for sensor in shown.sensors}
         self._readers = [(path, boxes[path.name], _leaf(part)) for path, part in sensor_parts(space)]
 
@@ -58,9 +55,9 @@ class BatchObserver:
         try:
             array = read(path.extract(seen))
             if len(array) != num_envs:
-                raise unlike(f"{len(array)} environments", str(num_envs))
-        except ObservationError as error:
-            raise error.at(f" of the sensor '{path.name}'" if path.name else "") from None
+                raise Mismatch(f"{len(array)} environments", str(num_envs))
+        except Mismatch as error:
+            raise ObservationError(error.shown, error.expected, of_sensor(path.name)) from None
         return array.astype(box.dtype).reshape(num_envs, *box.shape)
 
 
@@ -75,7 +72,7 @@ def _leaf(space: spaces.Space) -> _Read:
 
         def side_by_side(seen: Any) -> np.ndarray:
             if not isinstance(seen, tuple | list) or len(seen) != len(leaves):
-                raise unlike(f"the value {shortened(seen)}", f"a tuple of {len(leaves)} parts")
+                raise Mismatch(f"the value {shortened(seen)}", f"a tuple of {len(leaves)} parts")
             read = [one(part) for one, part in zip(leaves, seen, strict=True)]
             return np.concatenate([part.reshape(len(part), -1) for part in read], -1)
 
@@ -86,7 +83,7 @@ def _leaf(space: spaces.Space) -> _Read:
     def numbers(seen: Any) -> np.ndarray:
         array = on_host(seen)
         if array.shape[1:] != shape:
-            raise unlike(f"shape {array.shape[1:]}", f"{shape}")
+            raise Mismatch(f"shape {array.shape[1:]}", f"{shape}")
         if array.dtype != target:
             array = numeric(array, target)
         if isinstance(space, spaces.MultiBinary):

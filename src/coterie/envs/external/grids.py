@@ -186,6 +186,7 @@ class Grids(Adapter):
                     group=ROLE,
                     agents=tuple(agents),
                     observation_space=observers[role].space,
+                    native=observers[role].native,
                     action_space=action[at],
                 )
             )

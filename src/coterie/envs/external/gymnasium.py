@@ -161,7 +161,14 @@ def single_layout(name: str, env: gymnasium.Env, limit: int | None) -> SingleLay
             info, masks = {}, None
         reads = masks is not None and masks.kind == "observation"
         observer = Observer(without_mask(observes) if reads else observes)
-        role = RoleSpec(name=ROLE, group=ROLE, agents=(ROLE,), observation_space=observer.space, action_space=acts)
+        role = RoleSpec(
+            name=ROLE,
+            group=ROLE,
+            agents=(ROLE,),
+            observation_space=observer.space,
+            action_space=acts,
+            native=observer.native,
+        )
         exact = _saved_attributes(env) is not None
         keys = observes.spaces if isinstance(observes, spaces.Dict) else ()
         notes = similar_note(keys, info) if masks is None else (source_note(masks),)

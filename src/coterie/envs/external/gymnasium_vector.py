@@ -50,7 +50,7 @@ from coterie.envs.external.gymnasium import ROLE, registered, user_errors
 from coterie.envs.external.hosting.numpy_state import as_tensor, from_tensor, rng_state, set_rng_state
 from coterie.envs.external.mask_sources import MASK, late_mask, similar_note, source_note, without_mask
 from coterie.envs.external.returned import call_reset, first_reset, from_reset, from_step, to_flags, to_numbers
-from coterie.envs.external.spaces import Observer, unlike
+from coterie.envs.external.spaces import ObservationError, Observer
 
 _SAVED = {"gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv": ("state", "steps", "prev_done")}
 """Attributes that hold the complete state of a vector environment besides its random generator."""
@@ -175,7 +175,12 @@ class GymnasiumBatch(VectorEnv):
         shown = without_mask(observes) if in_observation else observes
         self._observer = BatchObserver(shown)
         role = RoleSpec(
-            name=ROLE, group=ROLE, agents=(ROLE,), observation_space=self._observer.space, action_space=acts
+            name=ROLE,
+            group=ROLE,
+            agents=(ROLE,),
+            observation_space=self._observer.space,
+            action_space=acts,
+            native=self._observer.native,
         )
         part = Part(role, observes, acts, observer=Observer(shown), turns=False)
         self._extract = part.extract_observation() if in_observation else None
@@ -262,7 +267,7 @@ class GymnasiumBatch(VectorEnv):
             return self._observer(shown, num_envs)
         except (KeyError, IndexError, TypeError) as error:
             kind, space = type(observation).__name__, self._env.single_observation_space
-            said = unlike(f"type {kind} ({one_line(error)})", f"a batch of {space}")
+            said = ObservationError(f"type {kind} ({one_line(error)})", f"a batch of {space}")
             raise UserError(f"{self._name}: {said}") from error
         except UserError as error:
             raise UserError(f"{self._name}: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +10,11 @@ import numpy as np
 from gymnasium import spaces
 
 from coterie.core.errors import UserError
-from coterie.core.specs import ActionSpec, leaf_specs
+from coterie.core.observations import Entry, Mismatch, Write, shortened, writer
+from coterie.core.specs import ActionSpec, NativeSensor, leaf_specs
 
 Arrays = dict[str, np.ndarray]
 """Observations of a role by sensor [n, ...]; a single sensor has the empty name."""
-
-_Write = Callable[[np.ndarray, Any], None]
 
 
 class ObservationError(UserError):
@@ -29,15 +27,10 @@ class ObservationError(UserError):
     """
 
     def __init__(self, shown: str, expected: str, place: str = ""):
-        self.shown, self.expected, self.place = shown, expected, place
         super().__init__(
             f"the environment returned an observation{place} with {shown}, but its space declares {expected}. "
             "Fix observation_space or the observation."
         )
-
-    def at(self, place: str) -> ObservationError:
-        """Returns the error of a more general place, such as ` of agent 'a_0'`."""
-        return ObservationError(self.shown, self.expected, self.place + place)
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,7 @@ class Sensor:
 
     name: str
     space: spaces.Box
-    write: _Write
+    write: Write
 
 
 class Observer:
@@ -59,12 +52,19 @@ class Observer:
     unless one is an image. Each part of a Dict (or of a Tuple with images) is a separate sensor, named `outer.inner` if
     nested.
 
+    Attributes:
+        sensors: The arrays.
+        native: Places and spaces of the same sensors in a native observation.
+        space: Space of the arrays: a Box, or a Dict of them by the name of the sensor.
+
     Raises:
         TypeError: For spaces without a fixed shape.
     """
 
     def __init__(self, space: spaces.Space):
-        self.sensors = tuple(_sensor(*part) for part in sensor_parts(space))
+        parts = sensor_parts(space)
+        self.sensors = tuple(_sensor(*part) for part in parts)
+        self.native = tuple(NativeSensor(path.name, path.keys, leaf) for path, leaf in parts)
         self.space: spaces.Space = (
             spaces.Dict({sensor.name: sensor.space for sensor in self.sensors})
             if parts_of(space)
@@ -87,7 +87,7 @@ class PartPath:
     parts: tuple[tuple[Any, ...], ...]
 
     def extract(self, value: Any) -> Any:
-        """Returns the sensor's part of an observation. ObservationError if there is none."""
+        """Returns the sensor's part of an observation. Mismatch if there is none."""
         for key, parts in zip(self.keys, self.parts, strict=True):
             value = _part(value, key, parts)
         return value
@@ -129,8 +129,7 @@ def _leaves(
 
 
 def _sensor(path: PartPath, space: spaces.Space) -> Sensor:
-    shown, write = _leaf(space)
-    return Sensor(path.name, shown, _within(write, path) if path.keys else write)
+    return Sensor(path.name, _box(space), _within(writer(space_entry(space)), path))
 
 
 def parts_of(space: spaces.Space) -> Mapping[Any, spaces.Space]:
@@ -146,25 +145,27 @@ def _part(whole: Any, key: Any, parts: tuple[Any, ...]) -> Any:
     try:
         return whole[key]
     except (KeyError, IndexError, TypeError):
-        raise ObservationError(_shown_parts(whole), f"the parts {list(parts)}") from None
+        raise Mismatch(_shown_parts(whole), f"the parts {list(parts)}") from None
 
 
 def _shown_parts(whole: Any) -> str:
     return f"the parts {list(whole)}" if isinstance(whole, Mapping) else shortened(whole)
 
 
-def _of_sensor(name: str) -> str:
+def of_sensor(name: str) -> str:
+    """Returns the place of an observation, ` of the sensor 'camera'`; empty for a single sensor without a name."""
     return f" of the sensor '{name}'" if name else ""
 
 
-def _within(write: _Write, path: PartPath) -> _Write:
-    of_sensor = _of_sensor(path.name)
+def _within(write: Write, path: PartPath) -> Write:
+    """Conversion of a sensor within an observation."""
+    place_of_sensor, is_whole = of_sensor(path.name), not path.keys
 
     def write_part(place: np.ndarray, value: Any) -> None:
         try:
-            write(place, path.extract(value))
-        except ObservationError as error:
-            raise error.at(of_sensor) from None
+            write(place, value if is_whole else path.extract(value))
+        except Mismatch as error:
+            raise ObservationError(error.shown, error.expected, place_of_sensor) from None
 
     return write_part
 
@@ -182,31 +183,63 @@ def is_image(space: spaces.Space) -> bool:
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
 
 
-def _leaf(space: spaces.Space) -> tuple[spaces.Box, _Write]:
-    """Box and writer of a space without named parts."""
+def space_entry(space: spaces.Space, *, bounds: bool = False) -> Entry:
+    """Describes a space for `coterie.core.observations`, and for players of exports, as JSON can hold it.
+
+    Args:
+        space: Space of a sensor or of actions.
+        bounds: Include types and bounds, which actions need.
+
+    Raises:
+        TypeError: For other spaces than Box, Discrete, MultiDiscrete, MultiBinary, Tuple and Dict.
+    """
+    if isinstance(space, spaces.Tuple):
+        return {"kind": "tuple", "parts": [space_entry(part, bounds=bounds) for part in space.spaces]}
+    if isinstance(space, spaces.Dict):
+        parts = [space_entry(part, bounds=bounds) for part in space.spaces.values()]
+        return {"kind": "dict", "keys": list(space.spaces), "parts": parts}
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
+    shape, dtype = list(space.shape or ()), str(space.dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return {"kind": "multi_binary", "shape": shape, "dtype": dtype}
+    if isinstance(space, spaces.MultiDiscrete):
+        nvec, start = (values.tolist() for values in sizes_and_starts(space))
+        return {"kind": "multi_discrete", "nvec": nvec, "start": start, "shape": shape, "dtype": dtype}
+    if not isinstance(space, spaces.Box):
+        raise _without_shape(space)
+    entry: Entry = {"kind": "box", "shape": shape, "dtype": dtype}
+    if bounds:  # of integers, exact
+        entry |= {"low": space.low.reshape(-1).tolist(), "high": space.high.reshape(-1).tolist()}
+    return entry
+
+
+def _box(space: spaces.Space) -> spaces.Box:
+    """Box of the array that observations of a sensor are converted to."""
     if isinstance(space, spaces.Box) and is_image(space):
         if not space.low.size:
             raise TypeError(f"the observation space {space} has images without pixels")
         shape = space.shape if len(space.shape) == 3 else (*space.shape, 1)
-        shown = spaces.Box(space.low.reshape(shape), space.high.reshape(shape), dtype=np.uint8)
-        return shown, _copy if len(space.shape) == 3 else lambda place, value: _copy(place[..., 0], value)
+        return spaces.Box(space.low.reshape(shape), space.high.reshape(shape), dtype=np.uint8)
     if isinstance(space, spaces.Box):
         with np.errstate(over="ignore"):  # bounds beyond float32 are infinite
             low, high = (bound.astype(np.float32).reshape(-1) for bound in (space.low, space.high))
-        return spaces.Box(low, high, dtype=np.float32), _copy if len(space.shape) == 1 else _flat(space.shape)
+        return spaces.Box(low, high, dtype=np.float32)
     if isinstance(space, spaces.Discrete):
-        return _zero_one(int(space.n)), _one_hot(int(space.start))
+        return _zero_one(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
-        sizes, starts = sizes_and_starts(space)
-        write = _one_hots(sizes, starts)
-        return _zero_one(int(sizes.sum())), write if space.nvec.ndim == 1 else _shaped(write, space.nvec.shape)
+        return _zero_one(int(sizes_and_starts(space)[0].sum()))
     if isinstance(space, spaces.MultiBinary):
-        return _zero_one(int(np.prod(space.shape))), _binary(space.shape)
+        return _zero_one(int(np.prod(space.shape)))
     if isinstance(space, spaces.Tuple) and space.spaces:
-        leaves = [_leaf(part) for part in space.spaces]
-        low, high = (np.concatenate([getattr(box, side) for box, _ in leaves]) for side in ("low", "high"))
-        return spaces.Box(low, high, dtype=np.float32), _side_by_side(leaves)
-    raise TypeError(
+        boxes = [_box(part) for part in space.spaces]
+        low, high = (np.concatenate([getattr(box, side) for box in boxes]) for side in ("low", "high"))
+        return spaces.Box(low, high, dtype=np.float32)
+    raise _without_shape(space)
+
+
+def _without_shape(space: spaces.Space) -> TypeError:
+    return TypeError(
         f"the observation space {space} has no fixed shape. Use Box, Discrete, MultiDiscrete, MultiBinary, or a Dict "
         "or Tuple of these."
     )
@@ -216,150 +249,11 @@ def _zero_one(size: int) -> spaces.Box:
     return spaces.Box(0, 1, (size,), np.float32)
 
 
-def _copy(place: np.ndarray, value: Any) -> None:
-    # NumPy would broadcast a single number.
-    if getattr(value, "shape", None) != place.shape and np.shape(value) != place.shape:
-        raise unlike(f"shape {np.shape(value)}", f"{place.shape}")
-    _assign(place, value)
-
-
-def _flat(shape: tuple[int, ...]) -> _Write:
-    return _shaped(lambda place, value: _assign(place, np.ravel(value)), shape)
-
-
-def _shaped(write: _Write, shape: tuple[int, ...]) -> _Write:
-    """Refuses values of another shape. A single number may have any."""
-
-    def write_shaped(place: np.ndarray, value: Any) -> None:
-        found = getattr(value, "shape", None)
-        if found != shape and np.shape(value) != shape and not np.size(value) == math.prod(shape) == 1:
-            raise unlike(f"shape {np.shape(value)}", f"{shape}")
-        write(place, value)
-
-    return write_shaped
-
-
-def _assign(place: np.ndarray, value: Any) -> None:
-    """Writes numbers of the same shape; NumPy would convert texts, and lose fractions of images."""
-    dtype = getattr(value, "dtype", None)
-    if dtype == place.dtype:
-        place[...] = value
-        return
-    place[...] = numeric(value, place.dtype)
-
-
-def numeric(value: Any, dtype: np.dtype) -> np.ndarray:
-    """Returns real numbers as an array that can be assigned to one of `dtype`, uint8 or a floating-point type.
-
-    Raises:
-        ObservationError: For other values, and for numbers that are no uint8.
-    """
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiub":
-        raise unlike(f"the value {shortened(value)} of type {array.dtype}", "numbers")
-    if dtype == np.uint8 and array.dtype.kind != "b":
-        wrong = ~((array >= 0) & (array <= 255) & (array == np.floor(array)))
-        if wrong.any():
-            raise unlike(f"the number {array[wrong].flat[0]} of type {array.dtype}", "integers 0 to 255 (uint8)")
-    return array
-
-
-def unlike(shown: str, expected: str) -> ObservationError:
-    """Error for an observation outside of its space."""
-    return ObservationError(shown, expected)
-
-
-def shortened(value: Any) -> str:
-    """Returns a value as text of at most 60 characters, in one line."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _one_hot(start: int) -> _Write:
-    def write(place: np.ndarray, value: Any) -> None:
-        place[...] = 0
-        number = value.item() if getattr(value, "shape", None) in ((), (1,)) else value
-        try:
-            k = int(number)
-        except (TypeError, ValueError, OverflowError):
-            k = None
-        stop = start + len(place)
-        if k is None or k != number or not start <= k < stop:
-            raise unlike(f"the value {shortened(number)}", f"integers {start} to {stop - 1}")
-        place[k - start] = 1
-
-    return write
-
-
-def _one_hots(sizes: np.ndarray, starts: np.ndarray) -> _Write:
-    offsets = np.cumsum(sizes) - sizes
-
-    def write(place: np.ndarray, value: Any) -> None:
-        place[...] = 0
-        place[offsets + codes(np.ravel(value), sizes, starts)] = 1
-
-    return write
-
-
 def sizes_and_starts(space: spaces.MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:
     """Returns the numbers of choices and first values of all components, int64 [K]. The type of the space may be too
     small for sums of them.
     """
     return space.nvec.reshape(-1).astype(np.int64), space.start.reshape(-1).astype(np.int64)
-
-
-def codes(picks: np.ndarray, sizes: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Returns discrete values [.., K] as indices from 0 on.
-
-    Raises:
-        ObservationError: For another number of values, and for values that are not integers from `starts` on.
-    """
-    if picks.shape[-1:] == sizes.shape and picks.dtype.kind == "i":
-        indices = picks - starts
-        if not ((indices < 0) | (indices >= sizes)).any():
-            return indices
-    if picks.shape[-1:] != sizes.shape:
-        raise unlike(f"{picks.shape[-1] if picks.ndim else 1} discrete values", f"{len(sizes)}")
-    if picks.dtype.kind not in "fiub":
-        raise unlike(f"the value {shortened(picks.tolist())}", "integers")
-    wrong = ~((picks >= starts) & (picks < starts + sizes))
-    if picks.dtype.kind == "f":
-        wrong |= picks != np.floor(picks)
-    if wrong.any():
-        *_, k = at = np.argwhere(wrong)[0]
-        shown = f"the value {picks[tuple(at)]} at index {k}"
-        raise unlike(shown, f"integers {starts[k]} to {starts[k] + sizes[k] - 1} there")
-    return (picks - starts).astype(np.int64)
-
-
-def _binary(shape: tuple[int, ...]) -> _Write:
-    flat = _flat(shape)
-
-    def write(place: np.ndarray, value: Any) -> None:
-        flat(place, value)
-        require_binary(place)
-
-    return write
-
-
-def require_binary(values: np.ndarray) -> None:
-    """Raises an ObservationError unless all values are 0 or 1."""
-    wrong = (values != 0) & (values != 1)
-    if wrong.any():
-        raise unlike(f"the number {values[wrong].flat[0]:g}", "0 or 1")
-
-
-def _side_by_side(leaves: list[tuple[spaces.Box, _Write]]) -> _Write:
-    stops = np.cumsum([box.shape[0] for box, _ in leaves]).tolist()
-    places = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
-
-    def write(place: np.ndarray, value: Any) -> None:
-        if not isinstance(value, tuple | list | np.ndarray) or len(value) != len(leaves):
-            raise unlike(f"the value {shortened(value)}", f"a tuple of {len(leaves)} parts")
-        for (_, one), where, part in zip(leaves, places, value, strict=True):
-            one(place[where], part)
-
-    return write
 
 
 # -------------------------------------------------------------------------------------------------------------- actions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from coterie.export.portable.checked_numbers import axes_of, checked_numbers
+from coterie.export.portable.native_actions import native_action
 from coterie.export.portable.network import split_components
+from coterie.export.portable.observation_reader import ObservationReader
 from coterie.export.portable.policy import Policy
 from coterie.export.portable.policy_files import PolicyError
 
@@ -45,6 +48,7 @@ class Player:
                 agent: (role, i) for p in self.policies for role in p.roles for i, agent in enumerate(role["agents"])
             }
             self._roles = {role["name"]: role for p in self.policies for role in p.roles}
+            self._readers = {name: ObservationReader(role) for name, role in self._roles.items()}
             self.reset(seed)
         except (ValueError, LookupError, TypeError, AttributeError):
             raise PolicyError(f"{folder}: damaged, export again") from None
@@ -97,41 +101,45 @@ class Player:
         """Returns actions for observations, in the same form.
 
         Args:
-            obs: {agent: array}, where missing agents are dead; or {role: array [n, ...]}; or one array for a single
-                agent. Agents with several sensors have {sensor: array}. Instead of an array also
-                {"observation": array, "action_mask": array}.
+            obs: Observations as the environment returns them: {agent: observation}, where missing agents are dead, or
+                that of a single agent. Also {role: array [n, ...]} with the agents of a role stacked, arrays as the
+                policy reads them, such as one-hot vectors of discrete values, and {"observation": observation,
+                "action_mask": array}.
             action_mask: Available choices in the same form, arrays [A]. Agents without one can choose everything.
 
         Returns:
-            Per agent an int, an array of ints, an array within the bounds of the action space, or a tuple or dict of
-            these.
+            Per agent an action of the environment's space: an int, an array of ints, an array within the bounds, or a
+            tuple or dict of these.
 
         Raises:
             PolicyError: For unknown names, wrong shapes, and values that are not numbers of the space.
         """
         given_obs, given_masks = self._by_agent(obs, "obs"), self._by_agent(action_mask, "action_mask")
-        for agent, value in list(given_obs.items()):
-            given_obs[agent], mask = _split_mask(value, self._owner[agent][0]["sensors"])
+        arrays: dict[str, dict[str, np.ndarray]] = {}
+        for agent, value in given_obs.items():
+            reader = self._readers[self._owner[agent][0]["name"]]
+            rest, mask = _split_mask(value, reader.keys)
+            arrays[agent] = reader.read(rest, f"obs of '{agent}'")
             if mask is not None:
                 place = f"action_mask of '{agent}'"
                 given_masks.setdefault(agent, _flat_mask(mask, self._owner[agent][0], place))
         taken: dict[str, Any] = {}
         for i, policy in enumerate(self.policies):
-            alive = np.array([[agent in given_obs for agent in policy.agents]])
+            alive = np.array([[agent in arrays for agent in policy.agents]])
             first, self._alive[i] = alive & ~self._alive[i], alive
             if not alive.any():
                 continue
             mode = policy.info["mode"] if self._mode == "auto" else self._mode
             noise = policy.draw_noise(self._rng if mode == "sample" else None, 1)
-            arrays = {role["name"]: _stack(role, given_obs) for role in policy.roles}
+            stacked = {role["name"]: _stack(role, arrays) for role in policy.roles}
             masks = {role["name"]: _stack_masks(role, given_masks, given_obs) for role in policy.roles}
             actions, self._hidden[i] = policy.step(
-                arrays, self._hidden[i], mode=mode, mask=masks, first=first, alive=alive, noise=noise
+                stacked, self._hidden[i], mode=mode, mask=masks, first=first, alive=alive, noise=noise
             )
             for role in policy.roles:
                 for j, agent in enumerate(role["agents"]):
                     parts = {kind: list(array[0, j]) for kind, array in actions[role["name"]].items()}
-                    taken[agent] = _native(role["action"], parts)
+                    taken[agent] = native_action(role["action"], parts)
         return self._like(obs, taken)
 
     def _by_agent(self, given: Any, what: str) -> dict[str, Any]:
@@ -153,10 +161,11 @@ class Player:
         found: dict[str, Any] = {}
         for name, value in given.items():
             if self._is_role(name, value, what):
-                agents = self._roles[name]["agents"]
-                if not axes_of(value) or len(value) != len(agents):
-                    given_as = f"{len(value)} agents" if axes_of(value) else f"of type {type(value).__name__}"
-                    raise PolicyError(f"{what} of role '{name}': {given_as}, expected {len(agents)} agents")
+                agents, place = self._roles[name]["agents"], f"{what} of role '{name}'"
+                if what == "obs":
+                    value = self._readers[name].split_agents(value, place)
+                elif axes_of(value) < 2 or len(value) != len(agents):
+                    raise PolicyError(f"{place}: expected the masks of {len(agents)} agents")
                 found.update(zip(agents, value, strict=True))
             elif name in self._owner:
                 found[name] = value
@@ -170,14 +179,17 @@ class Player:
             return False
         if len(self._owner) != 1 or next(iter(self._owner)) in given:
             return True
-        parts = {name.partition(".")[0] for name in next(iter(self._roles.values()))["sensors"] or ()}
-        return not (set(given) & {"observation", "action_mask", *parts})
+        keys = next(iter(self._readers.values())).keys
+        return not (set(map(str, given)) & {"observation", "action_mask", *keys})
 
     def _is_role(self, name: str, value: Any, what: str) -> bool:
-        if name not in self._roles or isinstance(value, dict):
+        if name not in self._roles:
             return False
-        axes = 1 if what == "action_mask" else len(self._roles[name]["shape"])
-        return name not in self._owner or axes_of(value) == 1 + axes
+        if name not in self._owner:
+            return True
+        if what == "action_mask":
+            return axes_of(value) == 2
+        return self._readers[name].has_agents(value)
 
     def _like(self, given: Any, taken: dict[str, Any]) -> Any:
         if not self._named(given):
@@ -194,32 +206,17 @@ class Player:
         return shaped
 
 
-def _stack(role: dict[str, Any], given: dict[str, Any], sensor: str = "") -> Any:
-    """Observations of a role's agents [1, n, ...], zeros for those that are dead."""
-    own = {agent: given[agent] for agent in role["agents"] if agent in given}
+def _stack(role: dict[str, Any], given: dict[str, dict[str, np.ndarray]]) -> Any:
+    """Observations of a role's agents [1, n, ...], by sensor if there are several; zeros for those that are dead."""
+
+    def of_sensor(name: str, sensor: dict[str, Any]) -> np.ndarray:
+        zeros = np.zeros(sensor["shape"], np.float32)
+        rows = [given[agent][name] if agent in given else zeros for agent in role["agents"]]
+        return np.stack(rows).astype(sensor["dtype"])[None]
+
     if role["sensors"]:
-        for agent, value in own.items():
-            if isinstance(value, dict) and (unknown := sorted(value.keys() - role["sensors"].keys())):
-                raise PolicyError(
-                    f"obs of '{agent}' has no sensor '{unknown[0]}'. There are {', '.join(role['sensors'])}"
-                )
-        return {
-            name: _stack(
-                {**role, **part, "sensors": None},
-                {agent: _part(value, name, f"obs of '{agent}' lacks the sensor") for agent, value in own.items()},
-                name,
-            )
-            for name, part in role["sensors"].items()
-        }
-    shape, dtype, booleans = tuple(role["shape"]), role["dtype"], role.get("booleans", False)
-    place = f", sensor '{sensor}'" if sensor else ""
-    rows = [
-        checked_numbers(own[agent], shape, f"obs of '{agent}'{place}", dtype=dtype, booleans=booleans)
-        if agent in own
-        else np.zeros(shape)
-        for agent in role["agents"]
-    ]
-    return np.stack(rows).astype(dtype)[None]
+        return {name: of_sensor(name, sensor) for name, sensor in role["sensors"].items()}
+    return of_sensor("", role)
 
 
 def _flat_mask(mask: Any, role: dict[str, Any], what: str) -> Any:
@@ -278,28 +275,23 @@ def _choices(space: dict[str, Any]) -> int:
     if kind == "discrete":
         return space["n"]
     return (
-        sum(space["nvec"]) if kind == "multi_discrete" else 2 * _size(space["shape"]) if kind == "multi_binary" else 0
+        sum(space["nvec"])
+        if kind == "multi_discrete"
+        else 2 * math.prod(space["shape"])
+        if kind == "multi_binary"
+        else 0
     )
 
 
-def _split_mask(value: Any, sensors: Any) -> tuple[Any, Any]:
-    """An agent's observation, by sensor if there are several, and the mask within it or None."""
+def _split_mask(value: Any, keys: set[str]) -> tuple[Any, Any]:
+    """An agent's observation and the mask within it, or None. `keys` are those of an observation without mask."""
     if not isinstance(value, dict):
         return value, None
-    mask = None if "action_mask" in (sensors or ()) else value.get("action_mask")
+    mask = None if "action_mask" in keys else value.get("action_mask")
     rest = value if mask is None else {name: part for name, part in value.items() if name != "action_mask"}
-    if len(rest) == 1 and not set(rest) & set(sensors or ()) and (mask is not None or "observation" in rest):
+    if len(rest) == 1 and not set(map(str, rest)) & keys and (mask is not None or "observation" in rest):
         rest = next(iter(rest.values()))
-    return (_by_sensor(rest) if isinstance(rest, dict) else rest), mask
-
-
-def _by_sensor(value: dict[str, Any], outer: str = "") -> dict[str, Any]:
-    """Parts of nested dicts by name, `outer.inner`."""
-    found: dict[str, Any] = {}
-    for key, part in value.items():
-        name = f"{outer}.{key}" if outer else str(key)
-        found.update(_by_sensor(part, name) if isinstance(part, dict) else {name: part})
-    return found
+    return rest, mask
 
 
 def _part(value: Any, name: str, lacks: str) -> Any:
@@ -327,47 +319,3 @@ def _as_mask(value: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
     if wrong.any():
         raise PolicyError(f"{what} holds {mask[wrong][0]:g}. Pass 1 for available actions and 0 for others.")
     return mask == 1
-
-
-def _native(space: dict[str, Any], parts: dict[str, list[Any]]) -> Any:
-    """An agent's action in its own space; removes what it uses from the front of `parts`."""
-    kind = space["kind"]
-    if kind == "tuple":
-        return tuple(_native(part, parts) for part in space["parts"])
-    if kind == "dict":
-        return {key: _native(part, parts) for key, part in zip(space["keys"], space["parts"], strict=True)}
-    if kind == "discrete":
-        return int(parts["discrete"].pop(0)) + space["start"]
-    shape = space.get("shape", [-1])  # exports before version 0.2.1 have arrays of one axis only
-    size = len(space["low"]) if kind == "box" else len(space["nvec"]) if kind == "multi_discrete" else _size(shape)
-    source = parts.get("continuous" if kind == "box" else "discrete", [])
-    values = np.array([source.pop(0) for _ in range(size)])
-    if kind == "multi_binary":
-        return values.astype(space["dtype"]).reshape(shape)
-    if kind == "multi_discrete":
-        return (values + np.array(space["start"])).astype(space["dtype"]).reshape(shape)
-    return (_integers if np.dtype(space["dtype"]).kind in "biu" else _reals)(space, values).reshape(shape)
-
-
-def _size(shape: list[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
-
-
-def _reals(space: dict[str, Any], values: np.ndarray) -> np.ndarray:
-    """Numbers within the bounds of a space for values in [-1, 1], which are clipped."""
-    low, high = np.array(space["low"], np.float32), np.array(space["high"], np.float32)
-    scaled = low + (np.clip(values.astype(np.float32), -1, 1) + 1) * ((high - low) / 2)
-    return np.clip(scaled, low, high).astype(space["dtype"])
-
-
-def _integers(space: dict[str, Any], values: np.ndarray) -> np.ndarray:
-    """Integers within the bounds of a space, each of which has an equal share of [-1, 1]."""
-    found = []
-    for value, low, high in zip(values.astype(np.float64).tolist(), space["low"], space["high"], strict=True):
-        share = (min(max(value, -1.0), 1.0) + 1) / 2
-        level = int(share * (int(high) - int(low) + 1)) if share < 1 else int(high) - int(low)
-        found.append(min(int(low) + level, int(high)))
-    return np.array(found, space["dtype"])

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from coterie.export.portable.native_actions import native_action
+from coterie.export.portable.observation_reader import ObservationReader
 from coterie.export.portable.policy_files import PolicyError, read_description, read_file, read_tensors
 
 _ACTIVATIONS = {
@@ -58,6 +60,58 @@ class TorchPolicy(nn.Module):
         self._roles = {role["name"]: role for role in self.info["roles"]}
         self._index = {name: i for i, name in enumerate(tensors)}
         self.weights = nn.ParameterList(nn.Parameter(torch.tensor(value)) for value in tensors.values())
+
+    def first_inputs(self, obs: dict[str, Any]) -> dict[str, Tensor]:
+        """Returns all inputs of one environment's first step, [1, ...] by name.
+
+        Hidden states and noise are zeros, and masks allow everything.
+
+        Args:
+            obs: Observations by agent, as the environment returns them or as the policy reads them. Missing agents are
+                dead.
+
+        Raises:
+            PolicyError: For unknown agents, and observations that are not in their space.
+        """
+        if unknown := sorted(obs.keys() - set(self.info["agents"])):
+            raise PolicyError(f"obs: no agent '{unknown[0]}'. There are {', '.join(self.info['agents'])}")
+        device = next(iter(self.weights)).device
+        arrays = {
+            role["name"]: [
+                reader.read(obs[agent], f"obs of '{agent}'") if agent in obs else None for agent in role["agents"]
+            ]
+            for role in self.info["roles"]
+            for reader in [ObservationReader(role)]
+        }
+        found: dict[str, Tensor] = {}
+        for entry in self.info["inputs"]:
+            kind, shape = entry["kind"], (1, *entry["shape"])
+            tensor = torch.full(shape, kind in ("mask", "first"), dtype=getattr(torch, entry["dtype"]), device=device)
+            if kind == "alive":
+                tensor = torch.tensor([[agent in obs for agent in self.info["agents"]]], device=device)
+            for i, own in enumerate(arrays[entry["key"]] if kind == "obs" else ()):
+                if own is not None:
+                    tensor[0, i] = torch.from_numpy(own[entry["sensor"]]).to(tensor)
+            found[entry["name"]] = tensor
+        return found
+
+    def actions(self, outputs: dict[str, Tensor], mode: str) -> dict[str, Any]:
+        """Returns the actions of the first environment by agent, in the form of their spaces.
+
+        Args:
+            outputs: Result of `forward`.
+            mode: `greedy` or `sample`.
+        """
+        found: dict[str, Any] = {}
+        for role in self.info["roles"]:
+            arrays = {
+                entry["kind"]: outputs[entry["name"]][0].detach().cpu().numpy()
+                for entry in self.info["outputs"]
+                if entry["mode"] == mode and entry["key"] == role["name"] and entry["kind"] != "hidden"
+            }
+            for i, agent in enumerate(role["agents"]):
+                found[agent] = native_action(role["action"], {kind: list(array[i]) for kind, array in arrays.items()})
+        return found
 
     def forward(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
         """Returns the outputs by name for all inputs by name, each [B, ...]."""

@@ -18,7 +18,7 @@ from PIL import Image
 from coterie.config.wrappers import WrappersConfig
 from coterie.core.errors import UserError
 from coterie.core.seeds import seed_of
-from coterie.core.specs import may_be_channels_first
+from coterie.core.specs import NativeSensor, may_be_channels_first
 from coterie.envs.external.hosting.instance import EnvBuffers, Instance, Layout, Wrapper
 from coterie.envs.external.hosting.numpy_state import as_tensor, from_tensor, rng_state, set_rng_state
 from coterie.envs.external.spaces import Observer
@@ -222,12 +222,27 @@ def is_image(space: spaces.Box) -> bool:
 
 def with_sensor_spaces(layout: Layout, change: Callable[[spaces.Box], spaces.Box]) -> Layout:
     """Returns the layout with every sensor's space replaced by `change(space)`."""
-    observers = {}
+    observers, native = {}, {role.name: role.native for role in layout.spec.roles}
     for role, observer in layout.observers.items():
         parts: dict[str, spaces.Space] = {sensor.name: change(sensor.space) for sensor in observer.sensors}
         observers[role] = Observer(parts[""] if "" in parts else spaces.Dict(parts))
-    roles = tuple(replace(role, observation_space=observers[role.name].space) for role in layout.spec.roles)
+        unchanged = {sensor.name for sensor in observer.sensors if parts[sensor.name] == sensor.space}
+        native[role] = tuple(
+            sensor if sensor.name in unchanged else _changed(sensor, parts[sensor.name], change)
+            for sensor in native[role] or observer.native
+        )
+    roles = tuple(
+        replace(role, observation_space=observers[role.name].space, native=native[role.name])
+        for role in layout.spec.roles
+    )
     return replace(layout, spec=replace(layout.spec, roles=roles), observers=observers)
+
+
+def _changed(sensor: NativeSensor, space: spaces.Space, change: Callable[[spaces.Box], spaces.Box]) -> NativeSensor:
+    """The sensor as players take it: images with channels first as the environment returns them, others changed."""
+    if change is channels_last_space:
+        return replace(sensor, channels_first=True)
+    return replace(sensor, space=space, channels_first=False, wrapped=True)
 
 
 # ------------------------------------------------------------------------------------------------------------- images

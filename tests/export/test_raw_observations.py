@@ -1,0 +1,266 @@
+"""Every player acts on what an environment returned, and returns actions of its own space."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import coterie
+from coterie.__main__ import main
+from coterie.core.errors import UserError
+from coterie.core.specs import RoleSpec
+from coterie.envs.external.batched_spaces import BatchObserver
+from coterie.envs.external.spaces import Observer
+from coterie.export.export import TORCH_POLICY
+from coterie.export.portable.observation_reader import ObservationReader
+from coterie.export.portable.player import Player
+from coterie.export.portable.policy_files import PolicyError
+from coterie.export.subject import observation_entry
+from coterie.playing import policy_server
+from exports import load_player
+from gymnasium_worlds import SampledEnv
+from tinyruns import train
+
+IMAGE = spaces.Box(0, 255, (9, 9, 3), np.uint8)
+OBSERVATIONS: dict[str, spaces.Space] = {
+    "vector": spaces.Box(-1, 1, (3,)),
+    "matrix": spaces.Box(-1, 1, (2, 3), np.float64),
+    "scalar": spaces.Box(-1, 1, ()),
+    "integers": spaces.Box(-5, 5, (2,), np.int64),
+    "bytes": spaces.Box(0, 255, (4,), np.uint8),
+    "image": IMAGE,
+    "gray": spaces.Box(0, 255, (9, 9), np.uint8),
+    "discrete": spaces.Discrete(5),
+    "started": spaces.Discrete(4, start=-2),
+    "multidiscrete": spaces.MultiDiscrete([2, 3], start=[1, -1]),
+    "grid": spaces.MultiDiscrete([[2, 3], [4, 2]]),
+    "binary": spaces.MultiBinary(3),
+    "switches": spaces.MultiBinary([2, 2]),
+    "tuple": spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (2, 2)), spaces.Tuple([spaces.MultiBinary(2)])]),
+    "pictures": spaces.Tuple([IMAGE, spaces.Discrete(3)]),
+    "dict": spaces.Dict({"position": spaces.Box(-1, 1, (2,)), "key": spaces.Discrete(3, start=1)}),
+    "nested": spaces.Dict({
+        "eye": IMAGE,
+        "arm": spaces.Dict({"angle": spaces.Box(-1, 1, (2, 1)), "grip": spaces.Tuple([spaces.Discrete(2), IMAGE])}),
+        "tool": spaces.Tuple([spaces.Discrete(2), spaces.MultiBinary(2)]),
+    }),
+}  # fmt: skip
+"""Observation spaces by the name of the agent that has it."""
+
+ACTIONS: list[spaces.Space] = [
+    spaces.Discrete(3, start=1),
+    spaces.MultiDiscrete([2, 3]),
+    spaces.MultiBinary([2, 2]),
+    spaces.Box(-2, 3, (2, 2), np.float64),
+    spaces.Box(0, 9, (2,), np.int32),
+    spaces.Dict({"move": spaces.Discrete(2, start=-1), "force": spaces.Box(0, 1, (2,))}),
+    spaces.Tuple([spaces.Discrete(4), spaces.Dict({"throttle": spaces.Box(-1, 1, ())})]),
+]
+ACTION_OF = {name: ACTIONS[i % len(ACTIONS)] for i, name in enumerate(OBSERVATIONS)}
+
+
+class Menagerie:
+    """Every agent has a space of its own, and observes samples of it for four steps."""
+
+    def __init__(self):
+        self.metadata: dict[str, Any] = {}
+        self.possible_agents = self.agents = list(OBSERVATIONS)
+        self.spaces = copy.deepcopy(OBSERVATIONS)
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return self.spaces[agent]
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return ACTION_OF[agent]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        for i, space in enumerate(self.spaces.values()):
+            space.seed(None if seed is None else seed + i)
+        self.agents, self.age = list(self.possible_agents), 0
+        return self._observations(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        for agent, action in actions.items():
+            assert ACTION_OF[agent].contains(action)
+        self.age += 1
+        everyone, over = self.agents, self.age == 4
+        self.agents = [] if over else everyone
+        return (
+            {agent: self.spaces[agent].sample() for agent in everyone},
+            dict.fromkeys(everyone, 1.0),
+            dict.fromkeys(everyone, over),
+            dict.fromkeys(everyone, False),
+            {agent: {} for agent in everyone},
+        )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _observations(self) -> dict[str, Any]:
+        return {agent: self.spaces[agent].sample() for agent in self.agents}
+
+
+def menagerie() -> Menagerie:
+    return Menagerie()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a team of all agents, exported to NumPy and PyTorch."""
+    folder = tmp_path_factory.mktemp("raw")
+    train(folder / "run", f"env={__name__}:menagerie", "algo=ippo", "env.teams=shared", "steps=40")
+    assert main(["export", str(folder / "run"), "--format", "torch", "--out", str(folder / "torch")]) == 0
+    return folder
+
+
+def converted(space: spaces.Space, value: Any) -> Any:
+    """The arrays that training makes of an observation, by sensor."""
+    found = {}
+    for sensor in Observer(space).sensors:
+        found[sensor.name] = np.zeros(sensor.space.shape, sensor.space.dtype)
+        sensor.write(found[sensor.name], value)
+    return found.get("", found)
+
+
+def plain(value: Any) -> Any:
+    """An observation or an action as JSON has it."""
+    return json.loads(json.dumps(policy_server._plain(value)))
+
+
+def coteries(trained: Path) -> Any:
+    return coterie.load(trained / "run").player(mode="greedy").act
+
+
+def numpys(trained: Path) -> Any:
+    return load_player(trained).Player(trained / "torch", mode="greedy").act
+
+
+def pytorchs(trained: Path) -> Any:
+    policy = load_player(trained, TORCH_POLICY).TorchPolicy(trained / "torch" / "all")
+    return lambda obs: policy.actions(policy(policy.first_inputs(obs)), "greedy")
+
+
+def onnxs(trained: Path) -> Any:
+    assert main(["export", str(trained / "run"), "--out", str(trained / "onnx")]) == 0
+    return Player(trained / "onnx", mode="greedy").act
+
+
+@pytest.mark.parametrize("player", [coteries, numpys, pytorchs, pytest.param(onnxs, marks=pytest.mark.slow)])
+def test_a_player_acts_on_what_the_environment_returned(trained: Path, player: Any):
+    act, env = player(trained), Menagerie()
+    seen, _ = env.reset(seed=3)
+    actions = act(seen)
+    for agent, action in actions.items():
+        assert ACTION_OF[agent].contains(action), agent
+    env.step(actions)
+    assert plain(actions) == plain(act({agent: converted(OBSERVATIONS[agent], x) for agent, x in seen.items()}))
+    changed, _ = env.reset(seed=4)
+    assert plain(act(changed)) != plain(actions)
+
+
+def test_all_players_agree(trained: Path):
+    seen, _ = Menagerie().reset(seed=5)
+    ours, numpy, torch_ = (plain(player(trained)(seen)) for player in (coteries, numpys, pytorchs))
+    for agent, action in ours.items():
+        for other in (numpy, torch_):
+            torch.testing.assert_close(leaves(other[agent]), leaves(action), msg=agent)
+
+
+def leaves(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [x for part in value for x in leaves(part)] if isinstance(value, list) else [float(value)]
+
+
+def test_the_policy_server_takes_them_as_json(trained: Path):
+    seen, _ = Menagerie().reset(seed=3)
+    player = Player(trained / "torch", mode="greedy")
+    message = json.dumps({"obs": plain(seen)})
+    assert policy_server.answer(player.another(), message) == {"actions": plain(player.act(seen))}
+    assert policy_server.answer_once(player, message.encode()) == {"actions": plain(player.another().act(seen))}
+
+
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_players_and_training_convert_alike(name: str):
+    """For one observation, a batch of a vector environment, JSON, and arrays that were converted before."""
+    space = copy.deepcopy(OBSERVATIONS[name])
+    space.seed(1)
+    observer = Observer(space)
+    role = RoleSpec("a", "a", ("a",), observer.space, spaces.Discrete(2), native=observer.native)
+    reader = ObservationReader(json.loads(json.dumps(observation_entry(role))))
+    batch = [space.sample() for _ in range(5)]
+    stacked = gymnasium.vector.utils.concatenate(
+        space, batch, gymnasium.vector.utils.create_empty_array(space, len(batch))
+    )
+    by_batch = BatchObserver(space)(stacked, len(batch))
+    for i, seen in enumerate(batch):
+        expected = converted(space, seen)
+        expected = expected if isinstance(expected, dict) else {"": expected}
+        for given in (seen, plain(seen), expected.get("", expected), plain(expected.get("", expected))):
+            found = reader.read(given, "obs")
+            assert list(found) == list(expected)
+            for sensor, array in expected.items():
+                np.testing.assert_array_equal(found[sensor], array)
+                np.testing.assert_array_equal(by_batch[sensor][i], array)
+
+
+def discrete() -> Any:
+    return SampledEnv(spaces.Discrete(16), spaces.Discrete(4), ends=4)
+
+
+def nested() -> Any:
+    return SampledEnv(OBSERVATIONS["nested"], ACTIONS[5], ends=4)
+
+
+def pair() -> Any:
+    return SampledEnv(OBSERVATIONS["tuple"], ACTIONS[3], ends=4)
+
+
+@pytest.mark.parametrize("factory", [discrete, nested, pair])
+def test_the_observation_of_the_only_agent_needs_no_name(tmp_path: Path, factory: Any):
+    train(tmp_path / "run", f"env={__name__}:{factory.__name__}", "algo=ppo", "steps=40")
+    assert main(["export", str(tmp_path / "run"), "--format", "numpy", "--out", str(tmp_path / "out")]) == 0
+    env = factory()
+    seen, _ = env.reset(seed=1)
+    ours = coterie.load(tmp_path / "run").player(mode="greedy").act(seen)
+    assert env.action_space.contains(ours)
+    exported = Player(tmp_path / "out", mode="greedy").act(seen)
+    assert env.action_space.contains(exported)
+    torch.testing.assert_close(leaves(plain(exported)), leaves(plain(ours)))
+
+
+WRONG = [
+    ("discrete", 5, "obs of 'discrete': the value 5, expected integers 0 to 4, or an array of shape [5]"),
+    ("discrete", [1, 2], "obs of 'discrete': shape [2], expected an integer from 0 to 4"),
+    ("discrete", None, "obs of 'discrete' is None. Pass"),
+    ("started", 2, "obs of 'started': the value 2, expected integers -2 to 1"),
+    ("multidiscrete", [1, 2], "obs of 'multidiscrete': the value 2 at index 1, expected integers -1 to 1 there"),
+    ("binary", [0, 1, 2], "obs of 'binary': the number 2, expected 0 or 1"),
+    ("matrix", np.zeros((3, 2)), "obs of 'matrix' has shape [3, 2], expected [2, 3]"),
+    ("tuple", (1, 2), "obs of 'tuple': tuple of length 2, expected a tuple of 3 parts, or an array of shape [9]"),
+    ("tuple", (7, np.zeros((2, 2)), ([0, 1],)), "obs of 'tuple', part 0: the value 7, expected integers 0 to 2"),
+    ("image", np.full((9, 9, 3), 0.5), "obs of 'image' holds 0.5 at index [0, 0, 0], expected integers from 0 to 255"),
+    ("dict", {"pos": [0, 0], "key": 1}, "obs of 'dict' has no sensor 'pos'. The sensors are 'key', 'position'"),
+    ("dict", {"key": 1}, "obs of 'dict' lacks the sensor 'position'. The sensors are 'key', 'position'"),
+    ("dict", {"position": [0, 0], "key": 0}, "obs of 'dict', sensor 'key': the value 0, expected integers 1 to 3"),
+    ("dict", np.zeros(5), "obs of 'dict' lacks the sensor 'key': it is of type ndarray. The sensors are"),
+]
+
+
+@pytest.mark.parametrize(("agent", "value", "message"), WRONG, ids=[f"{i}-{case[0]}" for i, case in enumerate(WRONG)])
+def test_a_wrong_observation_is_one_line_that_names_the_sensor(trained: Path, agent: str, value: Any, message: str):
+    with pytest.raises(UserError) as ours:
+        coteries(trained)({agent: value})
+    with pytest.raises(PolicyError) as exported:
+        Player(trained / "torch").act({agent: value})
+    assert str(ours.value) == str(exported.value)
+    assert message in str(ours.value)
+    assert "\n" not in str(ours.value)
