@@ -88,7 +88,7 @@ INVALID = [
     ("train algo.lr=nan", "expected a finite number"),
     ("train algo.gamma=1.5", "algo.gamma=1.5: expected a number at least 0 and at most 1, e.g. 0.99"),
     ("train algo.hidden_sizes=64", "algo.hidden_sizes=64: expected a list"),
-    ("train algo.hidden_sizes=[64,x]", "algo.hidden_sizes=x: expected an integer"),
+    ("train algo.hidden_sizes=[64,x]", "algo.hidden_sizes: item 1 is 'x', expected an integer"),
     ("train algo.epochs=2.5", "algo.epochs=2.5: expected an integer"),
     ("train algo.normalize_obs=maybe", "expected true or false"),
     ("train algo.critic=jiont", "expected own, joint, state, joint_state or global"),

@@ -140,3 +140,31 @@ def test_long_settings_are_shortened(setting: str):
     message = _message([setting])
     assert message
     _assert_short(message)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("'[128, 128]'", "='[128, 128]': text, expected a list. Write {key}=[128,128] without quotation marks"),
+        ("128", "=128: expected a list. Write {key}=[128]"),
+        ("128 128", "='128 128': text, expected a list. Write {key}=[128,128]"),
+        ("64x64", "='64x64': text, expected a list. Write {key}=[64,64]"),
+        ("128.0", "=128.0: expected a list. Write {key}=[128]"),
+        ("[128 128]", ": item 0 is '128 128', expected an integer. Write {key}=[128,128]"),
+        ("[8,wide]", ": item 1 is 'wide', expected an integer, e.g. {key}=[64,64]"),
+        ("null", "=null: expected a list, e.g. {key}=[64,64]"),
+        ("(128, 128)", "=(128,128): several values. To run each, use `coterie train -m"),
+    ],
+)
+def test_the_sizes_of_layers_that_are_no_list_are_shown_as_one(value: str, message: str):
+    said = _message(["env=particle/simple_spread", f"algo.hidden_sizes={value}"])
+    assert said.startswith("algo.hidden_sizes" + message.format(key="algo.hidden_sizes"))
+    if "several values" in said:
+        assert said.endswith("For a list, write algo.hidden_sizes=[128,128].")
+
+
+@pytest.mark.parametrize("word", ["algo.hidden_sizes=[128,", "algo.hidden_sizes=[128, "])
+def test_a_list_that_the_shell_has_split_is_written_without_spaces(word: str):
+    assert "A shell splits at spaces: write the list without them, as in algo.hidden_sizes=[128,...]" in _message(
+        [word]
+    )

@@ -226,8 +226,10 @@ def _refuse_sweeps(parsed: Sequence[Override], file: list[Setting] | None = None
     given = shorten(found.text, 200)
     advice = f"{given}: several values. To run each, use `{coterie_command('train', '-m', given)}`"
     if file is not None:
-        values = {override.key: override.values[0] for override in parsed} | {found.key: list(found.values)}
+        text = ",".join(found.texts)
+        listed = f"{found.key}=[{text[1:-1] if text.startswith('(') and text.endswith(')') else text}]"
         with contextlib.suppress(UserError):
+            values = {override.key: override.values[0] for override in [*parsed, *parse_all([listed])]}
             _resolve_layers(file, sources.from_tree(values, COMMAND_LINE))
-            advice += f". For a list, write {found.key}=[{shorten(','.join(found.texts), 200)}]"
+            advice += f". For a list, write {shorten(listed, 200)}"
     raise UserError(f"{advice}.")

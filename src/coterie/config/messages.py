@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,8 @@ from pydantic_core import PydanticUndefined
 from coterie.core.text import shorten
 
 _TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+_LIST = "a list in brackets"
+_NUMBER = r"(?<!\d)-?\d+(?:\.\d+)?"
 _EXPECTED_BY_ERROR = (
     ("int_", "an integer"),
     ("float_", "a number"),
@@ -23,8 +26,8 @@ _EXPECTED_BY_ERROR = (
     ("bool_", "true or false"),
     ("string_type", "text"),
     ("path_", "a path"),
-    ("list_type", "a list in brackets"),
-    ("tuple_type", "a list in brackets"),
+    ("list_type", _LIST),
+    ("tuple_type", _LIST),
     ("dict_type", "a mapping in braces"),
     ("none_required", "null"),
     ("model_type", "null, {}, or a value for one of its keys"),
@@ -119,7 +122,8 @@ def _key_of(location: tuple[int | str, ...], fields: Mapping[str, FieldInfo], pr
 
 
 def _message(key: str, details: list[dict[str, Any]], field: FieldInfo | None) -> str:
-    first = details[0]
+    items = [detail for detail in details if detail["type"] not in {"too_short", "too_long"}]
+    first, *_ = details = items or details  # a list is too short because its wrong items were left out
     if first["type"] == "missing":
         meaning = f" ({' '.join(field.description.split()).rstrip('.')})" if field and field.description else ""
         return f"{key}: a value is required{meaning}. Set {key}=VALUE"
@@ -128,9 +132,28 @@ def _message(key: str, details: list[dict[str, Any]], field: FieldInfo | None) -
         place = f"{key}={given}" if field and len(given) <= 80 else key
         return f"{place}: {_plain_message(first)}"
     expected = list(dict.fromkeys(_expected(detail, field) for detail in details))
-    line = f"{key}={show(first['input'])}: expected {' or '.join(expected)}"
     default = None if field is None or field.default is PydanticUndefined else field.default
+    if _LIST in expected or isinstance(first["loc"][-1], int):
+        return _list_message(key, first, expected, default)
+    line = f"{key}={show(first['input'])}: expected {' or '.join(expected)}"
     return line if default is None else f"{line}, e.g. {show(default)}"
+
+
+def _list_message(key: str, detail: Mapping[str, Any], expected: list[str], default: Any) -> str:
+    """Message for a value that is no list, or an item that does not fit, with the list to write instead."""
+    value, place = detail["input"], detail["loc"][-1]
+    numbers = [] if value is None or isinstance(value, bool) else re.findall(_NUMBER, str(value).removesuffix(".0"))
+    is_list_of_numbers = isinstance(default, list | tuple) and all(isinstance(item, int | float) for item in default)
+    shown = f"'{show(value)}'" if isinstance(value, str) else show(value)
+    if isinstance(place, int):
+        said = f"{key}: item {place} is {shown}, expected {' or '.join(expected)}"
+        numbers = numbers if len(numbers) > 1 else []
+    else:
+        said = f"{key}={shown}: {'text, ' if isinstance(value, str) else ''}expected a list"
+    if numbers and is_list_of_numbers:
+        quoted = " without quotation marks" if isinstance(value, str) and value.strip().startswith("[") else ""
+        return f"{said}. Write {key}=[{shorten(','.join(numbers))}]{quoted}"
+    return said if default is None else f"{said}, e.g. {key}={show(default)}"
 
 
 def _plain_message(detail: Mapping[str, Any]) -> str:

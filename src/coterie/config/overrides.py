@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.config.messages import format_value
 from coterie.core.errors import UserError
 from coterie.core.text import find_control_character, parse_integer, shorten
 
@@ -208,11 +209,20 @@ class _Parser:
         self._expect("[")
         items: list[Any] = []
         while self._peek() != "]":
+            if not self._peek():
+                break
             items.append(self._value(",]"))
             if self._peek() == ",":
                 self._position += 1
             elif self._peek() != "]":
-                raise self._error("the list is not closed: expected ']'")
+                break
+        if self._peek() != "]":
+            key, rest = self._setting.partition("=")[0], ",...]" if self._text.rstrip().endswith(",") else "]"
+            example = f"{key}={shorten(format_value(items).removesuffix(']'))}{rest}"
+            raise self._error(
+                "the list is not closed: expected ']'. A shell splits at spaces: write the list without them, as in "
+                f"{example}, or put quotation marks around the setting"
+            )
         self._expect("]")
         return items
 

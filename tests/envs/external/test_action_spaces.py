@@ -22,7 +22,8 @@ from coterie.envs.external.batched_spaces import BatchActuator
 from coterie.envs.external.mask_sources import as_mask
 from coterie.envs.external.spaces import Actuator, space_entry
 from coterie.envs.make import make
-from coterie.export.portable.player import Player, _native
+from coterie.export.portable.native_actions import native_action
+from coterie.export.portable.player import Player
 from coterie.export.portable.policy_files import PolicyError
 
 INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
@@ -97,7 +98,7 @@ def test_native_actions_of_all_converters_are_equal(kind: str):
     batch, portable = BatchActuator(space)(picks, numbers), json.loads(json.dumps(space_entry(space, bounds=True)))
     for i, native in enumerate(Actuator(space)(picks, numbers)):
         require(space, native)
-        exported = _native(portable, {"discrete": list(picks[i]), "continuous": list(numbers[i])})
+        exported = native_action(portable, {"discrete": list(picks[i]), "continuous": list(numbers[i])})
         require(space, exported)
         for other in (exported, at(batch, i)):
             np.testing.assert_equal(other, native)
@@ -126,7 +127,7 @@ def test_integers_of_every_type_have_equal_shares_and_exact_ends(dtype: Any):
         for found in (Actuator(everything)(None, ends), BatchActuator(everything)(np.zeros((4, 0)), ends)):
             assert [int(x[0]) for x in found] == [info.min, info.max] * 2
         portable = space_entry(everything, bounds=True)
-        found = [_native(portable, {"continuous": [x]}) for x in ends[:, 0]]
+        found = [native_action(portable, {"continuous": [x]}) for x in ends[:, 0]]
         assert [int(x[0]) for x in found] == [info.min, info.max] * 2
         middle = Actuator(everything)(None, np.array([[0.5]], np.float32))[0]
         assert float(middle[0]) == pytest.approx(info.min + 0.75 * (float(info.max) - info.min), rel=0.02)
@@ -140,7 +141,7 @@ def test_converters_agree_on_every_integer_of_the_widest_spaces(dtype: Any):
     numbers = draws(space, 200)[1]
     batch, portable = BatchActuator(space)(np.zeros((200, 0)), numbers), space_entry(space, bounds=True)
     for i, native in enumerate(Actuator(space)(None, numbers)):
-        exported = _native(portable, {"discrete": [], "continuous": list(numbers[i])})
+        exported = native_action(portable, {"discrete": [], "continuous": list(numbers[i])})
         assert native.tolist() == exported.tolist() == batch[i].tolist()
         assert native.dtype == exported.dtype == batch.dtype == dtype
 

@@ -23,8 +23,8 @@ from coterie.core.types import Timestep
 from coterie.envs.contract.traces import random_actions
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.mask_sources import MaskForm, as_mask
+from coterie.envs.external.spaces import space_entry
 from coterie.envs.make import make
-from coterie.export.export import _space as described
 from coterie.export.portable.player import Player
 from coterie.export.portable.player import _flat_mask as flat_in_exports
 from gymnasium_worlds import registering
@@ -100,7 +100,10 @@ def test_masks_of_every_form_are_flattened_in_the_order_of_the_space(space: spac
     assert "".join(str(int(x)) for x in as_mask(found)) == flat
     assert MaskForm(space).size == len(flat)
     if isinstance(mask, list | tuple | dict):
-        role = {"choices": ActionSpec.of(space).choices, "action": json.loads(json.dumps(described(space)))}
+        role = {
+            "choices": ActionSpec.of(space).choices,
+            "action": json.loads(json.dumps(space_entry(space, bounds=True))),
+        }
         assert np.ravel(flat_in_exports(mask, role, "action_mask")).astype(int).tolist() == list(map(int, flat))
 
 

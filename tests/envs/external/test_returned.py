@@ -13,7 +13,7 @@ from gymnasium import spaces
 from coterie.__main__ import main
 from coterie.core.errors import EnvironmentFailedError, UserError
 from coterie.envs.make import make
-from gymnasium_worlds import played
+from gymnasium_worlds import SampledEnv, played
 
 HERE = __name__
 SPACE = spaces.Box(-1, 1, (2,))
@@ -141,7 +141,9 @@ def test_a_plain_value_instead_of_a_dict_by_agent_is_named(fault: str, capsys: p
     part, _, shape = fault.partition(" ")
     value = SHAPES[shape]
     shown = f"{part} of type {type(value).__name__}" if shape in ("list", "array") else f"{part}={value!r}"
-    assert said.endswith(f"step() returned {shown}, expected a dict by agent")
+    fix = {"rewards": ". Return {agent: reward} for", "terminations": ". Return {agent: terminated} with True or False"}
+    fix["truncations"] = ". Return {agent: truncated} with True or False"
+    assert f"step() returned {shown}, expected a dict by agent{fix.get(part, '')}" in said
     found = findings(f"{HERE}:several", f"env.fault={fault}", capsys=capsys)
     assert said.endswith(found[0]["message"])
 
@@ -305,3 +307,32 @@ def test_an_old_reset_is_recognized_whatever_it_returns(
     assert main(["check-env", f"{HERE}:old", "--json"]) == 1
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert (finding["rule"], "interface of old Gym" in finding["message"]) == ("reset-return", True)
+
+
+def renamed(fault: str = "position") -> Any:
+    """Observations whose key `position` has another name, next to a mask that is read after them."""
+    space = spaces.Dict({"position": spaces.Box(-1, 1, (2,)), "action_mask": spaces.MultiBinary(2)})
+    env: Any = SampledEnv(space, spaces.Discrete(2))
+    seen = {"position": np.zeros(2, np.float32), "action_mask": np.ones(2, np.int8)}
+    shown = {("other" if key == fault else key): part for key, part in seen.items()}
+    env.reset = lambda **_: (shown, {})
+    return env
+
+
+@pytest.mark.parametrize("key", ["position", "action_mask"])
+def test_a_wrong_key_of_an_observation_is_named_with_the_right_one(key: str):
+    said = message_of_training(f"{HERE}:renamed", {"fault": key})
+    assert f"the observation lacks ['{key}'] and has undeclared ['other']; its space names [" in said
+    assert said.endswith("Return exactly the entries that the space names.")
+
+
+def unpaid() -> Any:
+    env: Any = SampledEnv(spaces.Box(-1, 1, (2,)), spaces.Discrete(2))
+    env.step = lambda action: (env.observation_space.sample(), None, False, False, {})
+    return env
+
+
+def test_a_reward_of_none_is_one_line_with_the_number_to_return():
+    assert message_of_training(f"{HERE}:unpaid", {}).endswith(
+        "the reward is None, expected one number. Return 0.0 for a step without a reward"
+    )

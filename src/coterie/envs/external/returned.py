@@ -17,6 +17,13 @@ ALL_KEY = "__all__"
 """RLlib's key of the flag that ends an episode."""
 STEP_PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
 
+_BY_AGENT = {
+    "observations": "",
+    "rewards": ". Return {agent: reward} for every agent that acted",
+    "terminations": ". Return {agent: terminated} with True or False for every agent that acted",
+    "truncations": ". Return {agent: truncated} with True or False for every agent that acted",
+}
+"""What to return instead, by part of a step."""
 _SINGLE = ("observation", "reward", "terminated", "truncated", "info")
 _OLD_GYM = "the interface of old Gym. Implement that of gymnasium.Env, or wrap it with shimmy.GymV21CompatibilityV0"
 _ONLY_OBSERVATION = f": returning only the observation is {_OLD_GYM}"
@@ -114,7 +121,7 @@ def from_step(returned: Any, by_agent: bool) -> tuple[Any, Any, Any, Any, Mappin
     if by_agent and not (type(observations) is type(rewards) is type(terminations) is type(truncations) is dict):
         for name, part in zip(STEP_PARTS[:4], returned, strict=False):
             if not isinstance(part, Mapping):
-                message = f"step() returned {_part(name, part)}, expected a dict by agent"
+                message = f"step() returned {_part(name, part)}, expected a dict by agent{_BY_AGENT[name]}"
                 raise WrongReturn("step-return", message, name)
     return observations, rewards, terminations, truncations, infos
 
@@ -144,7 +151,8 @@ def to_number(value: Any, name: str) -> float:
     array = _as_array(value)
     if array.size == 1 and array.ndim <= 1 and array.dtype.kind in "biuf":
         return float(array.reshape(()))
-    raise WrongReturn("reward-type", f"{name} is {_value(value)}, expected one number", name)
+    fix = ". Return 0.0 for a step without a reward" if value is None else ""
+    raise WrongReturn("reward-type", f"{name} is {_value(value)}, expected one number{fix}", name)
 
 
 def to_flags(values: Any, name: str, count: int) -> np.ndarray:
@@ -178,7 +186,7 @@ def _value(value: Any) -> str:
     array = _as_array(value)
     shape = f" of shape {list(array.shape)}" if array.ndim else ""
     text = " ".join(f"{value!r:.60}".split())
-    return f"{text} of type {type(value).__name__}{shape}"
+    return text if value is None else f"{text} of type {type(value).__name__}{shape}"
 
 
 def check_all_key(terminations: Mapping[Any, Any], truncations: Mapping[Any, Any], continuing: Any) -> None:

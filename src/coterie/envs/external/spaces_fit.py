@@ -53,36 +53,33 @@ UNLIKE = (UserError, KeyError, IndexError, TypeError, ValueError, AttributeError
 
 @final
 class KeyCheck:
-    """Checks that the dictionaries of an observation have as many entries as their spaces.
+    """Checks that the dictionaries of an observation have the entries of their spaces."""
 
-    Missing entries are noticed when they are read. Only then and for surplus ones are the keys compared.
-    """
-
-    def __init__(self, sizes: list[tuple[tuple[Any, ...], int]]):
-        self._sizes = sizes
+    def __init__(self, keys: list[tuple[tuple[Any, ...], frozenset[Any]]]):
+        self._keys = keys
 
     @classmethod
     def of(cls, space: spaces.Space) -> KeyCheck | None:
         """Returns the check for a space, None for a space without dictionaries."""
-        sizes = list(_dict_sizes(space, ()))
-        return cls(sizes) if sizes else None
+        keys = list(_dict_keys(space, ()))
+        return cls(keys) if keys else None
 
     def __call__(self, value: Any) -> None:
-        """Raises KeyError for surplus entries."""
-        for path, size in self._sizes:
+        """Raises KeyError for missing and surplus entries."""
+        for path, keys in self._keys:
             part = value
             for key in path:
                 part = part[key]
-            if len(part) != size:
+            if part.keys() != keys:
                 raise KeyError(path)
 
 
-def _dict_sizes(space: spaces.Space, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], int]]:
+def _dict_keys(space: spaces.Space, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], frozenset[Any]]]:
     parts = space.spaces if isinstance(space, spaces.Dict | spaces.Tuple) else ()
     if isinstance(parts, Mapping):
-        yield path, len(parts)
+        yield path, frozenset(parts)
     for key, part in parts.items() if isinstance(parts, Mapping) else enumerate(parts):
-        yield from _dict_sizes(part, (*path, key))
+        yield from _dict_keys(part, (*path, key))
 
 
 def misfit(space: spaces.Space, value: Any, error: Exception, prefix: str = "") -> Exception:
@@ -115,7 +112,9 @@ def key_problems(space: spaces.Dict, value: Mapping[Any, Any], name: str = "the 
     """Yields the missing and surplus entries of a dictionary."""
     missing, surplus = space.spaces.keys() - value.keys(), value.keys() - space.spaces.keys()
     if missing or surplus:
-        problem = f"lacks {sorted(map(str, missing))}" if missing else f"has undeclared {sorted(map(str, surplus))}"
+        lacks = f"lacks {sorted(map(str, missing))}" if missing else ""
+        has = f"has undeclared {sorted(map(str, surplus))}" if surplus else ""
+        problem = " and ".join(filter(None, (lacks, has)))
         yield "observation-keys", f"{name} {problem}; its space names {list(space.spaces)}"
 
 

@@ -50,14 +50,8 @@ class ObservationReader:
         Raises:
             PolicyError: For missing and unknown sensors, wrong shapes, and values that are not in the space.
         """
-        parts, found = self._parts(value, what), {}
-        for name, sensor in self.sensors.items():
-            try:
-                found[name] = _read(sensor, parts[name], _sensor_of(what, name))
-            except PolicyError as error:
-                hint = ". Pass what the run's env.wrappers return, such as stacked frames" if "wrapped" in sensor else ""
-                raise PolicyError(f"{error}{hint}") from None
-        return found
+        parts = self._parts(value, what)
+        return {name: _read(sensor, parts[name], _sensor_of(what, name)) for name, sensor in self.sensors.items()}
 
     def split_agents(self, value: Any, what: str) -> list[Any]:
         """Returns the observation of each agent of a role, which are stacked along the first axis.
@@ -119,6 +113,9 @@ class ObservationReader:
 
 def _read(sensor: Entry, value: Any, what: str) -> np.ndarray:
     """One sensor as an array of its shape."""
+    if "wrapped" in sensor and _shape(value) != tuple(sensor["shape"]):
+        expected = f"expected {sensor['shape']} as the run's env.wrappers return it, such as stacked frames"
+        raise PolicyError(f"{what} has shape {list(_shape(value) or ())}, {expected}")
     shape, dtype, booleans = tuple(sensor["shape"]), sensor["dtype"], sensor.get("booleans", False)
     space = sensor.get("space") or {"kind": "box", "shape": shape, "dtype": dtype}
     is_encoded = _shape(value) == shape
