@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +156,27 @@ def onnxs(trained: Path) -> Any:
     return Player(trained / "onnx", mode="greedy").act
 
 
+def javascripts(trained: Path) -> Any:
+    """Acts in Node.js, with the file that the export wrote. Each call is a new episode."""
+
+    def act(obs: Any, export: str = "torch/all") -> Any:
+        script = (
+            f"import {{ Player }} from '{trained}/torch/coterie_player.mjs';\n"
+            f"const player = await Player.open('{trained}/{export}', {{ mode: 'greedy' }});\n"
+            "try { console.log(JSON.stringify(player.act(JSON.parse(process.argv[1])))); }\n"
+            "catch (error) { console.log(JSON.stringify({ error: error.message })); }\n"
+        )
+        command = ["node", "--input-type=module", "--eval", script, json.dumps(plain(obs))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return act
+
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None and "CI" not in os.environ, reason="needs Node.js")
+
+
 @pytest.mark.parametrize("player", [coteries, numpys, pytorchs, pytest.param(onnxs, marks=pytest.mark.slow)])
 def test_a_player_acts_on_what_the_environment_returned(trained: Path, player: Any):
     act, env = player(trained), Menagerie()
@@ -172,6 +196,61 @@ def test_all_players_agree(trained: Path):
     for agent, action in ours.items():
         for other in (numpy, torch_):
             torch.testing.assert_close(leaves(other[agent]), leaves(action), msg=agent)
+
+
+@needs_node
+def test_the_javascript_player_acts_as_coteries_player(trained: Path):
+    act, ours = javascripts(trained), coteries(trained)
+    for seed in range(2):
+        seen, _ = Menagerie().reset(seed=seed)
+        found, expected = act(seen), plain(ours(seen))
+        for agent, action in expected.items():
+            torch.testing.assert_close(leaves(found[agent]), leaves(action), rtol=1e-4, atol=1e-4, msg=agent)
+        assert act({agent: converted(OBSERVATIONS[agent], x) for agent, x in seen.items()}) == found
+
+
+@needs_node
+def test_wrong_observations_are_named_in_javascript(trained: Path):
+    act = javascripts(trained)
+    for agent, value, said in (
+        ("discrete", 5, "obs of 'discrete': the value 5, expected integers 0 to 4"),
+        ("dict", {"pos": [0, 0], "key": 1}, "obs of 'dict' has no sensor 'pos'. The sensors are 'key', 'position'"),
+        ("dict", {"position": [0, 0], "key": 0}, "obs of 'dict', sensor 'key': the value 0, expected integers 1 to 3"),
+        ("vector", [0, None, 0], "obs of 'vector' holds null at position 1, expected finite numbers"),
+        ("nobody", 0, "obs: no agent 'nobody'. There are vector, matrix"),
+    ):
+        assert said in act({agent: value})["error"]
+
+
+@needs_node
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("ippo", "rnn=gru", "share_params=none"),
+        ("mappo", "rnn=lstm", "layer_norm=true"),
+        ("iql", "rnn=gru", "obs_last_action=true", "learning_starts=0"),
+        ("masac", "learning_starts=0", "activation=gelu"),
+        ("maddpg", "learning_starts=0", "activation=elu"),
+    ],
+    ids=lambda settings: settings[0],
+)
+def test_the_javascript_player_evaluates_every_kind_of_network(tmp_path: Path, settings: tuple[str, ...]):
+    own = [f"teams.agent.algo.{setting}" for setting in settings[1:]]
+    train(tmp_path / "run", "env=particle/simple_spread", "algo=mappo", f"teams.agent.algo={settings[0]}", *own)
+    out = tmp_path / "torch"
+    assert main(["export", str(tmp_path / "run"), "--format", "torch", "--out", str(out)]) == 0
+    rng = np.random.default_rng(0)
+    steps = [{f"agent_{i}": rng.normal(size=18).tolist() for i in range(3)} for _ in range(4)]
+    script = (
+        f"import {{ Player }} from '{out}/coterie_player.mjs';\n"
+        f"const player = await Player.open('{out}/agent', {{ mode: 'greedy' }});\n"
+        "console.log(JSON.stringify(JSON.parse(process.argv[1]).map((obs) => player.act(obs))));\n"
+    )
+    command = ["node", "--input-type=module", "--eval", script, json.dumps(steps)]
+    found = json.loads(subprocess.check_output(command, text=True, timeout=60))
+    ours = Player(out, mode="greedy")
+    for mine, theirs in zip((plain(ours.act(obs)) for obs in steps), found, strict=True):
+        torch.testing.assert_close(leaves(theirs), leaves(mine), rtol=1e-4, atol=1e-4)
 
 
 def leaves(value: Any) -> list[float]:

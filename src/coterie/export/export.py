@@ -34,7 +34,7 @@ from coterie.export.unity_graph import require_unity, write_unity
 from coterie.export.weights import NetworkDescription, require_own_layers
 from coterie.runs.folder import RunFolder, read_manifest
 
-PLAYER, TORCH_POLICY = "coterie_player.py", "coterie_policy_torch.py"
+PLAYER, TORCH_POLICY, JAVASCRIPT_PLAYER = "coterie_player.py", "coterie_policy_torch.py", "coterie_player.mjs"
 
 _PORTABLE = "export/portable"
 _PLAYER_PARTS = (
@@ -90,6 +90,11 @@ def player_source() -> str:
 def torch_source() -> str:
     """Returns the source of `coterie_policy_torch.py`."""
     return _joined(_TORCH_PARTS, _TORCH_HEADER)
+
+
+def javascript_source() -> str:
+    """Returns the source of `coterie_player.mjs`."""
+    return (resources.files("coterie") / _PORTABLE / JAVASCRIPT_PLAYER).read_text(encoding="utf-8")
 
 
 def _joined(names: tuple[str, ...], header: str) -> str:
@@ -166,7 +171,7 @@ _UNSAFE = re.compile(r'[\x00-\x1f\x7f-\xa0%\\/:*?"<>|\u2000-\u206f\ufeff\ud800-\
 """Characters that some file systems do not allow, or that are not visible."""
 _LONGEST = 120
 _MAX_DESCRIPTION = 1 << 24
-_FIRST_WORDS = b'"""Acts with teams', b'"""Loads teams that'
+_FIRST_WORDS = b'"""Acts with teams', b'"""Loads teams that', b"// Acts with teams"
 
 
 def team_folders(teams: Iterable[str]) -> dict[str, str]:
@@ -299,6 +304,7 @@ def export(
     }
     sources = {} if form == "mlagents" else {PLAYER: player_source()}
     sources |= {TORCH_POLICY: torch_source()} if form == "torch" else {}
+    sources |= {JAVASCRIPT_PLAYER: javascript_source()} if form in {"numpy", "torch"} else {}
     folders = team_folders(origins)
     require_free(out, list(folders.values()), list(sources), None if team is None else origins[team])
     with contextlib.ExitStack() as all_at_once, kernels_off():
