@@ -49,4 +49,6 @@ def export(
             print_line(f"{out / name}: {', '.join(files)}")
         if format_ != "mlagents":
             print_line(f"{out / 'coterie_player.py'}: acts with them, without Coterie and PyTorch")
+        if format_ in {"numpy", "torch"}:
+            print_line(f"{out / 'coterie_player.mjs'}: the same for JavaScript, without packages")
     return 0
