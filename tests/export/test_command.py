@@ -43,7 +43,11 @@ def test_teams_without_networks_are_named_and_left_out(run: Path, tmp_path: Path
     assert report["teams"] == {"adversary": ["policy.json", "weights.safetensors"]}
     assert "acts at random" in report["skipped"]["agent"]
     assert "coterie: team 'agent' cannot be exported: it acts at random" in captured.err
-    assert sorted(x.name for x in (tmp_path / "out").iterdir()) == ["adversary", "coterie_player.py"]
+    assert sorted(x.name for x in (tmp_path / "out").iterdir()) == [
+        "adversary",
+        "coterie_player.mjs",
+        "coterie_player.py",
+    ]
 
 
 def test_the_description_names_the_origin(run: Path, tmp_path: Path):
@@ -96,7 +100,7 @@ def test_teams_of_a_run_can_be_exported_one_by_one(tmp_path: Path):
     assert exported(tmp_path / "run", tmp_path / "out", "--team", "adversary") == 0
     assert exported(tmp_path / "run", tmp_path / "out", "--team", "agent", "--checkpoint", "last") == 0
     names = {x.name for x in (tmp_path / "out").iterdir()}
-    assert names == {"adversary", "agent", "coterie_player.py"}
+    assert names == {"adversary", "agent", "coterie_player.mjs", "coterie_player.py"}
 
 
 def test_files_that_no_export_wrote_are_kept(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
