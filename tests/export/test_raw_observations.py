@@ -291,6 +291,35 @@ def test_players_and_training_convert_alike(name: str):
                 np.testing.assert_array_equal(by_batch[sensor][i], array)
 
 
+class Numbered(Menagerie):
+    """Two agents whose names are integers."""
+
+    def __init__(self):
+        super().__init__()
+        self.possible_agents = self.agents = [0, 1]
+        self.spaces = {0: spaces.Discrete(3), 1: spaces.MultiBinary(2)}
+
+    def action_space(self, agent: int) -> spaces.Space:
+        return spaces.Discrete(2)
+
+    def step(self, actions: dict[Any, Any]) -> tuple[Any, ...]:
+        assert set(actions) == {0, 1}
+        return self._observations(), *({0: value, 1: value} for value in (1.0, False, False)), {0: {}, 1: {}}
+
+
+def numbered() -> Numbered:
+    return Numbered()
+
+
+def test_agents_keep_the_names_that_the_environment_gives_them(tmp_path: Path):
+    train(tmp_path / "run", f"env={__name__}:numbered", "env.episode_limit=5", "algo=ippo", "steps=40")
+    assert main(["export", str(tmp_path / "run"), "--format", "numpy", "--out", str(tmp_path / "out")]) == 0
+    seen, _ = Numbered().reset(seed=1)
+    ours = coterie.load(tmp_path / "run").player(mode="greedy").act(seen)
+    assert set(ours) == {0, 1}
+    assert Player(tmp_path / "out", mode="greedy").act(seen) == ours
+
+
 def discrete() -> Any:
     return SampledEnv(spaces.Discrete(16), spaces.Discrete(4), ends=4)
 

@@ -226,7 +226,8 @@ class Player:
         Raises:
             UserError: For unknown names, wrong shapes, and values that are not numbers of the space.
         """
-        obs, action_mask = split_masks(obs, action_mask, self._named_readers)
+        names = {str(name): name for name in obs} if isinstance(obs, Mapping) else {}
+        obs, action_mask = split_masks(_named_by_text(obs), _named_by_text(action_mask), self._named_readers)
         given_obs = self._arrays(obs)
         masks = {} if action_mask is None else self._masks_by_agent(action_mask)
         taken: dict[str, Any] = {}
@@ -244,7 +245,8 @@ class Player:
             for role in team.roles:
                 native = to_native(action[role.name], role.action_space)
                 taken |= dict(zip(role.agents, native, strict=True))
-        return self._like(obs, taken)
+        shaped = self._like(obs, taken)
+        return shaped if self._is_single(obs, "obs") else {names[name]: action for name, action in shaped.items()}
 
     # ------------------------------------------------------------------------------------------------ input formats
 
@@ -368,6 +370,11 @@ class Player:
             elif name in self._owner:
                 shaped[name] = taken[name]
         return shaped
+
+
+def _named_by_text(given: Any) -> Any:
+    """Returns a dict with the texts of its keys, as policies name agents and sensors; other values unchanged."""
+    return {str(name): value for name, value in given.items()} if isinstance(given, Mapping) else given
 
 
 def to_native(action: Action, space: spaces.Space) -> list[Any]:

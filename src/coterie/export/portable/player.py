@@ -114,6 +114,8 @@ class Player:
         Raises:
             PolicyError: For unknown names, wrong shapes, and values that are not numbers of the space.
         """
+        names = {str(name): name for name in obs} if isinstance(obs, dict) else {}
+        obs, action_mask = _named_by_text(obs), _named_by_text(action_mask)
         given_obs, given_masks = self._by_agent(obs, "obs"), self._by_agent(action_mask, "action_mask")
         arrays: dict[str, dict[str, np.ndarray]] = {}
         for agent, value in given_obs.items():
@@ -140,7 +142,8 @@ class Player:
                 for j, agent in enumerate(role["agents"]):
                     parts = {kind: list(array[0, j]) for kind, array in actions[role["name"]].items()}
                     taken[agent] = native_action(role["action"], parts)
-        return self._like(obs, taken)
+        shaped = self._like(obs, taken)
+        return {names[name]: action for name, action in shaped.items()} if self._named(obs) else shaped
 
     def _by_agent(self, given: Any, what: str) -> dict[str, Any]:
         if given is None:
@@ -204,6 +207,11 @@ class Player:
             else:
                 shaped[name] = taken[name]
         return shaped
+
+
+def _named_by_text(given: Any) -> Any:
+    """A dict with the texts of its keys, as exports name agents and sensors."""
+    return {str(name): value for name, value in given.items()} if isinstance(given, dict) else given
 
 
 def _stack(role: dict[str, Any], given: dict[str, dict[str, np.ndarray]]) -> Any:

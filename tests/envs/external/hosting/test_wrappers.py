@@ -423,7 +423,7 @@ def test_wrappers_are_saved_with_the_configuration(tmp_path: Path):
         ("gym/CartPole-v1", {"resize": [4, 4]}, "env.wrappers.resize: 'gym/CartPole-v1' has no image observations"),
         ("gym/Gray-v0", {"grayscale": True}, "images of 'gym/Gray-v0' are [6, 5, 1] and do not have three channels"),
         ("gym/CartPole-v1", {"frame_stack": 0}, "env.wrappers.frame_stack=0: expected an integer at least 1"),
-        ("gym/Gray-v0", {"resize": [0, 4]}, "env.wrappers.resize=0: expected a number at least 1"),
+        ("gym/Gray-v0", {"resize": [0, 4]}, "env.wrappers.resize: item 0 is 0, expected a number at least 1"),
         ("gym/Gray-v0", {"resize": [4]}, "env.wrappers.resize=[4]: expected at least 2"),
         ("gym/CartPole-v1", {"sticky_actions": 1}, "env.wrappers.sticky_actions=1: expected a number at least 0 and"),
         ("gym/CartPole-v1", {"reward_clip": 0}, "env.wrappers.reward_clip=0: expected a number greater than 0"),
