@@ -345,6 +345,28 @@ def test_the_observation_of_the_only_agent_needs_no_name(tmp_path: Path, factory
     torch.testing.assert_close(leaves(plain(exported)), leaves(plain(ours)))
 
 
+def channels_first() -> Any:
+    return SampledEnv(spaces.Box(0, 255, (3, 9, 10), np.uint8), spaces.Discrete(2), ends=4)
+
+
+def test_images_with_their_channels_first_are_read_as_in_training(tmp_path: Path):
+    train(tmp_path / "run", f"env={__name__}:channels_first", "env.wrappers.channels_last=true", "algo=ppo", "steps=40")
+    loaded = coterie.load(tmp_path / "run")
+    role = loaded.teams["agent"].roles[0]
+    seen, _ = channels_first().reset(seed=1)
+    found = ObservationReader(observation_entry(role)).read(seen, "obs")[""]
+    np.testing.assert_array_equal(found, np.moveaxis(seen, 0, -1))
+    assert loaded.act(seen) in (0, 1)
+
+
+def test_observations_that_a_wrapper_changes_are_asked_for(tmp_path: Path):
+    train(tmp_path / "run", f"env={__name__}:discrete", "env.wrappers.frame_stack=2", "algo=ppo", "steps=40")
+    player = coterie.load(tmp_path / "run").player()
+    with pytest.raises(UserError, match=r"has shape \[\], expected \[32\] as the run's env.wrappers return it"):
+        player.act(3)
+    assert player.act(np.zeros(32)) in range(4)
+
+
 WRONG = [
     ("discrete", 5, "obs of 'discrete': the value 5, expected integers 0 to 4, or an array of shape [5]"),
     ("discrete", [1, 2], "obs of 'discrete': shape [2], expected an integer from 0 to 4"),

@@ -133,7 +133,7 @@ def _message(key: str, details: list[dict[str, Any]], field: FieldInfo | None) -
         return f"{place}: {_plain_message(first)}"
     expected = list(dict.fromkeys(_expected(detail, field) for detail in details))
     default = None if field is None or field.default is PydanticUndefined else field.default
-    if _LIST in expected or isinstance(first["loc"][-1], int):
+    if _LIST in expected or any(isinstance(part, int) for part in first["loc"][-1:]):
         return _list_message(key, first, expected, default)
     line = f"{key}={show(first['input'])}: expected {' or '.join(expected)}"
     return line if default is None else f"{line}, e.g. {show(default)}"
@@ -141,7 +141,7 @@ def _message(key: str, details: list[dict[str, Any]], field: FieldInfo | None) -
 
 def _list_message(key: str, detail: Mapping[str, Any], expected: list[str], default: Any) -> str:
     """Message for a value that is no list, or an item that does not fit, with the list to write instead."""
-    value, place = detail["input"], detail["loc"][-1]
+    value, place = detail["input"], next(iter(detail["loc"][-1:]), None)
     numbers = [] if value is None or isinstance(value, bool) else re.findall(_NUMBER, str(value).removesuffix(".0"))
     is_list_of_numbers = isinstance(default, list | tuple) and all(isinstance(item, int | float) for item in default)
     shown = f"'{show(value)}'" if isinstance(value, str) else show(value)
