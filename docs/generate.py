@@ -1,8 +1,8 @@
-"""Writes what the pages take from the code: tables, sections and pictures.
+"""Writes what the pages take from the code (tables, sections and pictures), and the types of settings.
 
     python docs/generate.py              # tables, sections and pictures
-    python docs/generate.py --text       # tables and sections only
-    python docs/generate.py --check      # writes nothing; names the pages that are out of date and exits with 1
+    python docs/generate.py --text       # tables, sections and types only
+    python docs/generate.py --check      # writes nothing; names the files that are out of date and exits with 1
     python docs/generate.py --measure    # also the returns of untrained play, which takes some minutes
 
 A block is everything between `<!-- generated: NAME -->` and `<!-- end -->`. A block of measured figures begins with
@@ -26,6 +26,7 @@ import exact_worlds  # noqa: E402
 import particle_worlds  # noqa: E402
 import program  # noqa: E402
 import searches  # noqa: E402
+import typed_settings  # noqa: E402
 from markdown_tables import key_table  # noqa: E402
 from PIL import Image  # noqa: E402
 
@@ -144,12 +145,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", action="store_true", help="leave pictures as they are")
     parser.add_argument("--measure", action="store_true", help="measure the returns of untrained play again")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is out of date")
     given = parser.parse_args(argv)
     stale = 0
-    for page in pages():
-        text = page.read_text(encoding="utf-8")
-        new = filled(text, given.measure)
+    for page in (*pages(), typed_settings.FILE):
+        text = page.read_text(encoding="utf-8") if page.exists() else ""
+        new = typed_settings.source() if page == typed_settings.FILE else filled(text, given.measure)
         if new != text:
             stale += 1
             if not given.check:

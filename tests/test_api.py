@@ -101,6 +101,32 @@ def test_train_evaluate_resume_and_play_are_functions(spread: coterie.TrainingRe
     assert coterie.play(result, video=tmp_path / "a.gif", size=64) == tmp_path / "a.gif"
 
 
+@pytest.mark.slow
+def test_algorithm_and_environment_are_the_first_arguments_and_overwrite_replaces_a_run(tmp_path: Path):
+    quick: dict[str, Any] = QUICK | {"out": tmp_path / "run"}
+    first = coterie.train("ippo", "particle/simple", **quick)
+    assert coterie.evaluate(first, episodes=2)["algo"] == "ippo"
+    (tmp_path / "run" / "notes.txt").write_text("of the first run")
+    with pytest.raises(UserError, match=r"already contains a run"):
+        coterie.train("ippo", "particle/simple", **quick)
+    with pytest.raises(UserError, match=r"algo\.lrr"):  # nothing is replaced then
+        coterie.train({"name": "iql", "lrr": 1}, "particle/simple", **quick, overwrite=True)
+    assert coterie.evaluate(first, episodes=2)["algo"] == "ippo"
+    del quick["algo.epochs"]
+    second = coterie.train("iql", "particle/simple", **quick, overwrite=True)
+    assert coterie.evaluate(second, episodes=2)["algo"] == "iql"
+    assert not (tmp_path / "run" / "notes.txt").exists()
+
+
+def test_overwrite_replaces_runs_only(tmp_path: Path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match=r"already contains files\. Choose another folder"):
+        trained(tmp_path, algo="ippo", env="particle/simple", overwrite=True)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+    with pytest.raises(UserError, match=r"overwrite=True: without out="):
+        coterie.train("ippo", "particle/simple", overwrite=True, progress="off")
+
+
 def test_baselines_need_no_run(tmp_path: Path):
     report = coterie.evaluate(algo="random", env="particle/simple_spread", episodes=400, threads=1)
     assert -85 < report["teams"]["agent"]["return_mean"] < -73

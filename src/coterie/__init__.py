@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+    from typing_extensions import Unpack
 
     from coterie.assembly.learners import EvalMode
     from coterie.assembly.result import TrainingResult
@@ -45,9 +46,19 @@ if TYPE_CHECKING:
     from coterie.commands.league import LeagueResult
     from coterie.commands.player import Loaded, Player
     from coterie.commands.report import report
+    from coterie.config.typed_settings import (
+        AlgoName,
+        AlgoSettings,
+        Code,
+        EnvName,
+        EnvSettings,
+        TrainSettings,
+    )
     from coterie.core.errors import NonFiniteError, UserError
     from coterie.envs.contract.vector import VectorEnv
+    from coterie.envs.external.gymnasium_export import GymnasiumWorld
     from coterie.envs.external.multi_agent_export import MultiAgentWorld
+    from coterie.envs.external.parallel_export import ParallelWorld
     from coterie.imitation.demonstrations import Demos
     from coterie.reports.run_table import runs
     from coterie.training.callback import Callback, Event
@@ -66,11 +77,14 @@ __all__ = [
     "Loaded",
     "NonFiniteError",
     "Player",
+    "TrainSettings",
     "TrainingResult",
     "UserError",
     "VectorEnv",
     "__version__",
     "as_multiagent_env",
+    "as_parallel_env",
+    "as_vector_env",
     "check_algorithm",
     "check_env",
     "compare",
@@ -95,6 +109,7 @@ _LAZY = {
     "Loaded": "coterie.commands.player",
     "NonFiniteError": "coterie.core.errors",
     "Player": "coterie.commands.player",
+    "TrainSettings": "coterie.config.typed_settings",
     "TrainingResult": "coterie.assembly.result",
     "UserError": "coterie.core.errors",
     "check_algorithm": "coterie.commands.check",
@@ -121,19 +136,29 @@ def __dir__() -> list[str]:
 
 
 def train(
-    *, config_file: str | os.PathLike[str] | None = None, callbacks: Sequence[Callback] = (), **settings: Any
+    algo: AlgoName | str | Code | AlgoSettings | None = None,
+    env: EnvName | str | Code | EnvSettings | None = None,
+    *,
+    config_file: str | os.PathLike[str] | None = None,
+    callbacks: Sequence[Callback] = (),
+    overwrite: bool = False,
+    **settings: Unpack[TrainSettings],
 ) -> TrainingResult:
     """Trains like `coterie train` and returns the run's folder and summary.
 
+    Editors complete the settings, also within nested ones: `algo={"name": "ippo", "lr": 3e-4}`.
+
     Args:
-        config_file: YAML file of settings, which `settings` override.
+        algo: Name of the algorithm, its class, or a dict of its settings with its `name`.
+        env: Name of the environment, the function or class that makes it, or a dict of its settings with its `name`.
+        config_file: YAML file of settings, which the others override.
         callbacks: Functions that the run calls after rollouts, updates, evaluations and checkpoints.
-        **settings: Settings of the command line, nested or dotted: `algo="ippo"`, `steps=1e6`, `env={"name": ...}`,
-            `**{"algo.lr": 5e-4, "teams.adversary.algo": "random"}`. `env`, `algo` and `network` may be functions or
-            classes.
+        overwrite: Replace the run in the folder `out`, as when a cell of a notebook is executed again.
+        **settings: Settings of the command line, nested or dotted: `steps=1e6`, `eval={"episodes": 100}`,
+            `**{"algo.lr": 5e-4, "teams.adversary.algo": "random"}`. `network` may be a function or class.
 
     Raises:
-        UserError: If a setting is invalid. Nothing has been written then.
+        UserError: If a setting is invalid. Nothing has been written or replaced then.
         NonFiniteError: If a NaN or infinity occurs during training.
     """
     from pathlib import Path
@@ -143,7 +168,9 @@ def train(
     from coterie.training.callback import require_callbacks
 
     hooks = require_callbacks(callbacks)
-    return command.train(resolve_kwargs(None if config_file is None else Path(config_file), **settings), hooks)
+    named = {key: value for key, value in (("algo", algo), ("env", env)) if value is not None}
+    resolved = resolve_kwargs(None if config_file is None else Path(config_file), **named, **settings)
+    return command.train(resolved, hooks, overwrite=overwrite)
 
 
 def resume(run: Run, *, callbacks: Sequence[Callback] = (), **settings: Any) -> TrainingResult:
@@ -414,3 +441,45 @@ def as_multiagent_env(
     from coterie.envs.external.multi_agent_export import MultiAgentWorld
 
     return MultiAgentWorld(env, seed, replay_dir, replay_prefix, **params)
+
+
+def as_parallel_env(env: str, seed: int = 0, **params: Any) -> ParallelWorld:
+    """Creates one environment as a `ParallelEnv` of PettingZoo, for code written for PettingZoo.
+
+    Args:
+        env: Name of the environment.
+        seed: Seed of the first episode. Later episodes continue the random stream.
+        **params: As in `make`.
+
+    Raises:
+        UserError: If a setting is invalid, or PettingZoo is not installed.
+    """
+    from coterie.core.errors import UserError
+    from coterie.core.installation import install_extra
+
+    try:
+        from coterie.envs.external.parallel_export import ParallelWorld
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"as_parallel_env: PettingZoo is not installed ({error}). Install it: {install_extra('pettingzoo')}"
+        ) from error
+    return ParallelWorld(env, seed, **params)
+
+
+def as_vector_env(env: str, num_envs: int = 1, seed: int = 0, **params: Any) -> GymnasiumWorld:
+    """Creates a batch of environments as a `VectorEnv` of Gymnasium, for code written for Gymnasium.
+
+    With several agents, observations and actions are dicts by agent, and the reward is the team's.
+
+    Args:
+        env: Name of the environment.
+        num_envs: Number of environments.
+        seed: Seed of the first episodes. Later episodes continue the random stream.
+        **params: As in `make`.
+
+    Raises:
+        UserError: If it has several teams, or a setting is invalid.
+    """
+    from coterie.envs.external.gymnasium_export import GymnasiumWorld
+
+    return GymnasiumWorld(env, num_envs, seed, **params)

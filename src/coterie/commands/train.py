@@ -85,9 +85,22 @@ class _Session:
     """Lines on settings of a new run that follow from its environment and length."""
 
 
-def train(resolved: Resolved, hooks: Sequence[Callback] = ()) -> TrainingResult:
-    """Trains a new run, which calls `hooks`."""
+def train(resolved: Resolved, hooks: Sequence[Callback] = (), *, overwrite: bool = False) -> TrainingResult:
+    """Trains a new run, which calls `hooks`.
+
+    Args:
+        resolved: Its settings.
+        hooks: Functions that the run calls.
+        overwrite: Replace the run in the folder `out`.
+
+    Raises:
+        UserError: If a setting is invalid.
+    """
+    if overwrite and resolved.config.out is None:
+        raise UserError("overwrite=True: without out=, every run has a new folder. Set out, or leave overwrite out.")
     if rank_processes.starts_local_ranks(resolved.config):
+        if overwrite and resolved.config.out is not None:
+            RunFolder.clear_run(resolved.config.out)
         return local_result(resolved.config, ["train"], hooks, resolved_yaml=to_yaml(resolved))
     resolved = rank_processes.with_launched_ranks(resolved)
     config = resolved.config
@@ -104,7 +117,9 @@ def train(resolved: Resolved, hooks: Sequence[Callback] = ()) -> TrainingResult:
         now = datetime.now().astimezone()
         with contextlib.closing(components), rank_processes.own_out(config, ranks) as out:
             warm = warm_start(config, components.algorithms)
-            folder = RunFolder.create(out, config.env.name, config.algo.name, seed=config.seed, now=now)
+            folder = RunFolder.create(
+                out, config.env.name, config.algo.name, seed=config.seed, now=now, overwrite=overwrite
+            )
             try:
                 write_text(folder.config_path, to_yaml(resolved))
                 folder.write_manifest(

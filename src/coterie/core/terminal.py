@@ -28,8 +28,20 @@ def print_progress(text: str) -> None:
 
 
 def print_message(text: str) -> None:
-    """Prints a message to the user on stderr."""
-    print_line(f"coterie: {text}", sys.stderr)
+    """Prints a message to the user on stderr, or in a notebook on stdout."""
+    print_line(f"coterie: {text}", message_stream())
+
+
+def message_stream() -> TextIO:
+    """Returns the stream of messages: stderr, which notebooks show as errors, so there it is stdout."""
+    return sys.stdout if in_notebook() else sys.stderr
+
+
+def in_notebook() -> bool:
+    """True if the process is the kernel of a notebook, which shows HTML."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
 
 
 def print_traceback() -> None:

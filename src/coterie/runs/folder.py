@@ -22,6 +22,7 @@ from coterie.config.messages import first_mistake
 from coterie.core import strict_json
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import disk_error, read_bytes, without_links, write_text
+from coterie.core.terminal import in_notebook
 from coterie.core.text import coterie_command
 
 try:
@@ -76,7 +77,9 @@ class RunFolder:
     videos_path = property(lambda self: self.path / "videos")
 
     @classmethod
-    def create(cls, path: str | Path | None, env: str, algo: str, seed: int, now: datetime) -> RunFolder:
+    def create(
+        cls, path: str | Path | None, env: str, algo: str, seed: int, now: datetime, *, overwrite: bool = False
+    ) -> RunFolder:
         """Creates and locks a new folder.
 
         Args:
@@ -85,15 +88,20 @@ class RunFolder:
             algo: Name of the algorithm.
             seed: Seed of the run.
             now: Time of the start.
+            overwrite: Remove the run that `path` contains.
 
         Raises:
             UserError: If `path` is not empty or cannot be created.
         """
         if path is not None:
             run = cls(Path(path))
+            if overwrite:
+                cls.clear_run(run.path)
             if run.path.is_dir() and any(run.path.iterdir()) and not _is_interrupted_start(run.path):
                 is_run = not _missing(run.path)
                 resume = f", or continue the run with `{coterie_command('resume', run.path)}`" if is_run else ""
+                if is_run and in_notebook():
+                    resume += ", or replace it with overwrite=True"
                 raise UserError(
                     f"out={run.path}: already contains {'a run' if is_run else 'files'}. Choose another folder{resume}."
                 )
@@ -144,6 +152,31 @@ class RunFolder:
             )
         missing = " and ".join(_missing(path))
         raise UserError(f"{path}: not a run, it has no {missing}. Expected the folder that `coterie train` printed.")
+
+    @classmethod
+    def clear_run(cls, path: Path) -> None:
+        """Removes everything in the folder of a run; does nothing if `path` is no run.
+
+        What is left by an interruption is still a run.
+
+        Raises:
+            UserError: If another process writes to it, or a file cannot be removed.
+        """
+        if not path.is_dir() or _missing(path):
+            return
+        run = cls(path)
+        run.lock()
+        others = sorted(file for file in path.iterdir() if file.name not in (*_REQUIRED, "lock"))
+        try:
+            for file in (*others, run.manifest_path, run.config_path):
+                if file.is_dir() and not file.is_symlink():
+                    shutil.rmtree(file)
+                else:
+                    file.unlink()
+        except OSError as error:
+            raise disk_error("the folder", path, error) from error
+        finally:
+            run.close()
 
     def lock(self) -> None:
         """Locks the run for this process until `close`.

@@ -182,6 +182,35 @@ def _regular(mask: Any) -> np.ndarray | None:
 _COMPONENT = MaskForm(None)
 
 
+def structured_mask(space: spaces.Space, mask: np.ndarray) -> Any:
+    """Returns a flat mask [sum A] in the form that `space.sample(mask=)` takes, int8.
+
+    It is an array for Discrete, a tuple of arrays for MultiDiscrete, 0, 1 or 2 (both) per bit for MultiBinary, None for
+    Box, and a tuple or dict of these for Tuple and Dict.
+    """
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        by_key = space.spaces if isinstance(space, spaces.Dict) else dict(enumerate(space.spaces))
+        found, start = {}, 0
+        for key, part in by_key.items():
+            stop = start + sum(sum(leaf.choices) for leaf in leaf_specs(part))
+            found[key], start = structured_mask(part, mask[start:stop]), stop
+        return found if isinstance(space, spaces.Dict) else tuple(found.values())
+    if isinstance(space, spaces.Discrete):
+        return mask.astype(np.int8)
+    if isinstance(space, spaces.MultiBinary):
+        off, on = mask.astype(bool).reshape(-1, 2).T
+        return np.where(off & on, 2, on).astype(np.int8).reshape(space.shape)
+    if isinstance(space, spaces.MultiDiscrete):
+        stops = np.cumsum(space.nvec.reshape(-1))[:-1]
+        return _by_shape(iter(np.split(mask.astype(np.int8), stops)), space.nvec.shape)
+    return None
+
+
+def _by_shape(parts: Iterator[np.ndarray], shape: tuple[int, ...]) -> Any:
+    """Returns arrays as nested tuples of a shape."""
+    return tuple(_by_shape(parts, shape[1:]) for _ in range(shape[0])) if shape else next(parts)
+
+
 def source_note(place: object, roles: Sequence[str] = ()) -> str:
     """Returns a sentence on the place that the masks of roles are read from."""
     of = f" of {', '.join(roles)}" if roles else ""

@@ -376,6 +376,65 @@ def _integers_within(space: spaces.Box) -> Native:
     return convert
 
 
+Components = Callable[[Any, int], tuple[np.ndarray, np.ndarray]]
+"""Converts a batch of M native actions, and M, to choices [M, K] int64 and numbers [M, C] in [-1, 1]."""
+
+
+def components(space: spaces.Space) -> Components:
+    """Returns the inverse of `native_batch(space)`, which raises ValueError for actions that are not in the space."""
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        by_key = space.spaces if isinstance(space, spaces.Dict) else dict(enumerate(space.spaces))
+        parts = {key: components(part) for key, part in by_key.items()}
+
+        def of_parts(batch: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
+            try:
+                found = [convert(batch[key], count) for key, convert in parts.items()]
+            except (KeyError, IndexError, TypeError):
+                raise ValueError(f"{shortened(batch)}, expected the parts {list(parts)}") from None
+            picks, numbers = zip(*found, strict=True)
+            return np.concatenate(picks, 1), np.concatenate(numbers, 1)
+
+        return of_parts
+    if isinstance(space, spaces.Box):
+        return lambda batch, count: (np.zeros((count, 0), np.int64), _shares(space, batch, count))
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes, starts = sizes_and_starts(space)
+    elif isinstance(space, spaces.Discrete):
+        sizes, starts = np.array([int(space.n)]), np.array([int(space.start)])
+    else:
+        assert isinstance(space, spaces.MultiBinary)
+        sizes, starts = np.full(math.prod(space.shape), 2), np.zeros(math.prod(space.shape), np.int64)
+
+    def of_choices(batch: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
+        picks = _rows(batch, count, len(sizes), space)
+        wrong = ~((picks >= starts) & (picks < starts + sizes) & (picks == np.floor(picks)))
+        if wrong.any():
+            raise ValueError(f"{picks[wrong].flat[0]:g} is not in {space}")
+        return picks.astype(np.int64) - starts, np.zeros((count, 0), np.float32)
+
+    return of_choices
+
+
+def _rows(batch: Any, count: int, size: int, space: spaces.Space) -> np.ndarray:
+    """Returns a batch of arrays as [M, size]."""
+    array = np.asarray(batch)
+    if array.dtype.kind not in "fiub" or array.shape[:1] != (count,) or array.size != count * size:
+        raise ValueError(f"{shortened(batch)} is not in {space}")
+    return array.reshape(count, size)
+
+
+def _shares(space: spaces.Box, batch: Any, count: int) -> np.ndarray:
+    """Returns the numbers of a batch of actions of a Box, mapped to [-1, 1]."""
+    low, high = (bound.reshape(-1).astype(np.float64) for bound in (space.low, space.high))
+    numbers = _rows(batch, count, len(low), space).astype(np.float64)
+    wrong = ~((numbers >= low - 1e-6) & (numbers <= high + 1e-6))
+    if wrong.any():
+        raise ValueError(f"{numbers[wrong].flat[0]:g} is not in {space}")
+    half = 0.5 if _is_integer(space) else 0.0
+    width = high - low + 2 * half
+    return (2 * (numbers - low + half) / np.where(width > 0, width, 1) - 1).astype(np.float32)
+
+
 def accepts_booleans(space: spaces.Space) -> bool:
     """True for observations and masks of zeros and ones, which may be booleans."""
     if isinstance(space, spaces.MultiBinary):
