@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from coterie.assembly.learners import EvalMode
-    from coterie.assembly.result import TrainingResult
     from coterie.commands.best_response import Exploitability
     from coterie.commands.check import check_algorithm, check_env
     from coterie.commands.compare import compare
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from coterie.commands.league import LeagueResult
     from coterie.commands.player import Loaded, Player
     from coterie.commands.report import report
+    from coterie.commands.saved_run import TrainingResult
     from coterie.config.typed_settings import (
         AlgoName,
         AlgoSettings,
@@ -110,7 +110,7 @@ _LAZY = {
     "NonFiniteError": "coterie.core.errors",
     "Player": "coterie.commands.player",
     "TrainSettings": "coterie.config.typed_settings",
-    "TrainingResult": "coterie.assembly.result",
+    "TrainingResult": "coterie.commands.saved_run",
     "UserError": "coterie.core.errors",
     "check_algorithm": "coterie.commands.check",
     "check_env": "coterie.commands.check",
@@ -165,12 +165,13 @@ def train(
 
     from coterie.assembly.resolve import resolve_kwargs
     from coterie.commands import train as command
+    from coterie.commands.saved_run import TrainingResult
     from coterie.training.callback import require_callbacks
 
     hooks = require_callbacks(callbacks)
     named = {key: value for key, value in (("algo", algo), ("env", env)) if value is not None}
     resolved = resolve_kwargs(None if config_file is None else Path(config_file), **named, **settings)
-    return command.train(resolved, hooks, overwrite=overwrite)
+    return TrainingResult(**vars(command.train(resolved, hooks, overwrite=overwrite)))
 
 
 def resume(run: Run, *, callbacks: Sequence[Callback] = (), **settings: Any) -> TrainingResult:
@@ -187,10 +188,11 @@ def resume(run: Run, *, callbacks: Sequence[Callback] = (), **settings: Any) -> 
     """
     from coterie.commands import train as command
     from coterie.commands.arguments import known_run_folder, to_overrides
+    from coterie.commands.saved_run import TrainingResult
     from coterie.training.callback import require_callbacks
 
     folder = known_run_folder(run, settings)
-    return command.resume(folder, to_overrides(settings), require_callbacks(callbacks))
+    return TrainingResult(**vars(command.resume(folder, to_overrides(settings), require_callbacks(callbacks))))
 
 
 def evaluate(
@@ -275,9 +277,15 @@ def play(
         request = GameRequest(run=folder, resolved=resolved, mode=mode, checkpoint=checkpoint, seed=seed, size=size)
         with open_game(request) as (game, title):
             return record_episodes(game, title, episodes, Path(record))
-    files = {"video": video, "replay": replay}
-    paths = {name: None if path is None else Path(path) for name, path in files.items()}
-    options = PlayOptions(**paths, episodes=episodes, mode=mode, checkpoint=checkpoint, seed=seed, size=size)
+    options = PlayOptions(
+        video=None if video is None else Path(video),
+        replay=None if replay is None else Path(replay),
+        episodes=episodes,
+        mode=mode,
+        checkpoint=checkpoint,
+        seed=seed,
+        size=size,
+    )
     return command.play(folder, resolved, options)
 
 

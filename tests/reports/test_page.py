@@ -17,7 +17,7 @@ from helpers.report_runs import write_run, write_runs
 
 from coterie.commands.report import ReportOptions, write_report
 from coterie.core.errors import UserError
-from coterie.reports.markup import Markup, cell, element, table
+from coterie.core.markup import Markup, cell, element, table
 from coterie.reports.options import CompareOptions
 from coterie.reports.page import as_json
 

@@ -355,10 +355,12 @@ def load_run(
     return TrainedRun(config, algorithms, choice)
 
 
-def load_run_or_make(run: Path | None, resolved: Resolved | None, checkpoint: str = "auto") -> TrainedRun:
+def load_run_or_make(
+    run: Path | None, resolved: Resolved | None, checkpoint: str = "auto", *, announce: bool = True
+) -> TrainedRun:
     """Returns configuration and algorithms of a run's checkpoint or, without a run, those of `resolved`."""
     if run is not None:
-        return load_run(run, checkpoint, device_of_run(run))
+        return load_run(run, checkpoint, device_of_run(run), announce=announce)
     assert resolved is not None
     config = resolved.config
     device = select_device(config.device)

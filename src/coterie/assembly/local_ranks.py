@@ -15,7 +15,7 @@ from typing import Any
 
 from coterie.assembly.core_sets import core_sets, pin
 from coterie.assembly.rank_processes import PARENT, RESULT, SIZE, has_finished, require_supported
-from coterie.assembly.result import TrainingResult
+from coterie.assembly.result import RunResult
 from coterie.assembly.temporary_folders import temporary_folder
 from coterie.config.schema import RunConfig
 from coterie.core.errors import NonFiniteError, ReportedError, UserError
@@ -39,7 +39,7 @@ _INTERRUPTED = (128 + signal.SIGINT, *(code for number in (signal.SIGTERM, 1) fo
 
 def local_result(
     config: RunConfig, words: Sequence[str], hooks: Sequence[Callback], resolved_yaml: str | None = None
-) -> TrainingResult:
+) -> RunResult:
     """Runs a command of Coterie on `config.ranks` ranks of this machine.
 
     Args:
@@ -68,7 +68,7 @@ def local_result(
     manifest = run.read_manifest()
     levels = {name: manifest.get(name) for name in ("random", "random_error", "published")}
     summary = summarize(run.path, loggers.read(run.metrics_path), config.steps, **levels)
-    return TrainingResult(run.path, summary, found["exit_code"])
+    return RunResult(run.path, summary, found["exit_code"])
 
 
 def _run(command: list[str], config: RunConfig, folder: Path) -> None:

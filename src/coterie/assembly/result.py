@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import UserError
-from coterie.runs import loggers
 from coterie.runs.folder import RunFolder
 from coterie.runs.summary import Summary
 
@@ -19,7 +16,7 @@ def _finite(value: float) -> float | None:
 
 
 @dataclass(frozen=True)
-class TrainingResult:
+class RunResult:
     """Result of a training.
 
     Attributes:
@@ -55,21 +52,3 @@ class TrainingResult:
             "roles": formed.get("teams", {}),
             "teams_because": formed.get("teams_because"),
         }
-
-    def metrics(self) -> Any:
-        """Returns everything that the run has logged as a pandas DataFrame.
-
-        Each row is a log entry, of training or of an evaluation. The column `steps` has its environment steps, the
-        others the metrics by name, such as `eval/return_mean`, or NaN where an entry has none.
-
-        Raises:
-            UserError: If pandas is not installed, or the log cannot be read.
-        """
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError as error:
-            raise UserError(
-                f"metrics(): pandas is not installed ({error}). Install it: pip install pandas. Without it, read "
-                f"{RunFolder(self.run).metrics_path}, which has one JSON object per line."
-            ) from error
-        return pandas.DataFrame(loggers.read(RunFolder(self.run).metrics_path))

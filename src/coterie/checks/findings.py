@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from coterie.core.markup import Markup, table
 from coterie.core.text import printable
 
 Severity = Literal["error", "warning", "note", "high", "medium", "low"]
@@ -74,6 +75,17 @@ def render(findings: Iterable[Finding], width: int) -> list[str]:
             lines += wrap(finding.fix, width, start="  fix: ")
             lines += [printable(f"  see: {finding.where}")] if finding.where else []
     return lines
+
+
+def as_html(findings: Sequence[Finding]) -> Markup | None:
+    """Returns a table of findings, None for none."""
+    rows = [
+        [f.severity, f"{f.name}{f', team {f.team}' if f.team else ''}", f.evidence, f.fix, f.where] for f in findings
+    ]
+    columns = ["severity", "check", "evidence", "fix", "see"]
+    if not any(f.where for f in findings):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return table(columns, rows) if rows else None
 
 
 def wrap(text: str, width: int, *, start: str = "", indent: int | None = None) -> list[str]:

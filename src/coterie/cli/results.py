@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.assembly.rank_processes import reports_results
-from coterie.assembly.result import TrainingResult
+from coterie.assembly.result import RunResult
 from coterie.config.sources import from_file
 from coterie.core.terminal import print_json, print_line
 from coterie.runs.progress import number
 
 
-def finish(result: TrainingResult, json: bool) -> int:
+def finish(result: RunResult, json: bool) -> int:
     """Prints the report of a run as JSON if requested, or its folder and returns if its progress was not displayed.
 
     Returns:
@@ -28,7 +28,7 @@ def finish(result: TrainingResult, json: bool) -> int:
     return int(result.exit_code)
 
 
-def brief(result: TrainingResult) -> Iterator[str]:
+def brief(result: RunResult) -> Iterator[str]:
     """Returns lines with the folder of a run, its steps, and the final and highest return of every team.
 
     They end with the comparison of the last returns with those of the random policy if something looks wrong.

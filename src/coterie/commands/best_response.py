@@ -23,6 +23,7 @@ from coterie.assembly.resolve import Resolved, based_on, load_resolved
 from coterie.commands import train as training
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError, nearest
+from coterie.core.markup import Markup, join, paragraphs, table
 from coterie.core.seeds import seed_of
 from coterie.core.specs import TeamSpec
 from coterie.envs.contract.vector import VectorEnv, closed
@@ -65,6 +66,15 @@ class Exploitability:
     own_won: float
     warnings: tuple[str, ...] = ()
     checkpoint: dict[str, Any] = field(default_factory=dict)
+
+    def _repr_html_(self) -> Markup:
+        """Returns what notebooks show: the returns against the exploited team, and the gap."""
+        rows = [
+            [f"best response ({self.response})", f"{self.response_return:.4g} ± {self.response_error:.2g}"],
+            ["own opponent", f"{self.own_return:.4g} ± {self.own_error:.2g}"],
+            ["gap", f"{self.gap:.4g} ± {self.error:.2g}"],
+        ]
+        return join((table([f"against {self.team}", "return"], rows), paragraphs(self.warnings)))
 
     @property
     def gap(self) -> float:

@@ -20,7 +20,15 @@ from coterie.reports.grouping import group, select_metric
 from coterie.reports.marl_eval import write_file
 from coterie.reports.options import CompareOptions, Scale, Score
 from coterie.reports.records import CollectedRun, Trial
-from coterie.reports.tables import as_compact_latex, as_csv, as_json, as_latex, as_markdown, print_comparison
+from coterie.reports.tables import (
+    NotebookComparison,
+    as_compact_latex,
+    as_csv,
+    as_json,
+    as_latex,
+    as_markdown,
+    print_comparison,
+)
 
 
 def compare(
@@ -78,7 +86,7 @@ def compare(
         mixed=mixed,
         file_returns=file_returns,
     )
-    return compare_runs(paths_of(runs), options, evaluate=evaluate).comparison
+    return NotebookComparison(**vars(compare_runs(paths_of(runs), options, evaluate=evaluate).comparison))
 
 
 def paths_of(runs: Any) -> list[str]:

@@ -18,6 +18,7 @@ from coterie.assembly.learners import EvalMode, TrainedRun, eval_modes, load_run
 from coterie.assembly.resolve import load_resolved, resolve
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
+from coterie.core.markup import Markup, element, join, paragraphs, table
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.core.specs import TeamSpec
@@ -237,6 +238,19 @@ class LeagueResult:
     def ratings(self) -> tuple[Tensor, Tensor] | None:
         """Returns Elo ratings [P] and standard errors [P] relative to the first member; None if sides differ."""
         return elo(self.wins()) if self.symmetric else None
+
+    def _repr_html_(self) -> Markup:
+        """Returns what notebooks show: the scores of rows against columns, and ratings."""
+        ratings = self.ratings()
+        columns = ["", *self.members, *([] if ratings is None else ["Elo"])]
+        rows = [[name, *(f"{x:.0%}" for x in row)] for name, row in zip(self.members, self.score.tolist(), strict=True)]
+        if ratings is not None:
+            rows = [
+                [*row, f"{rating:.0f} ± {error:.0f}"]
+                for row, rating, error in zip(rows, ratings[0].tolist(), ratings[1].tolist(), strict=True)
+            ]
+        title = f"{self.env}: share of {self.games} episodes won by {self.teams[0]} (rows) against {self.teams[1]}"
+        return join((element("p", element("b", title)), table(columns, rows), paragraphs(self.warnings)))
 
     def report(self) -> dict[str, Any]:
         """Returns the result as plain numbers and strings."""

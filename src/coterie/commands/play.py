@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.assembly.learners import EvalMode, eval_modes, load_run_or_make
+import numpy as np
+
+from coterie.assembly.learners import EvalMode, TrainedRun, eval_modes, load_run_or_make
 from coterie.assembly.resolve import Resolved
 from coterie.commands.rendering import Episodes, print_returns, render_episodes, save_replay, show
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
-from coterie.core.terminal import print_line
+from coterie.core.terminal import message_stream, print_line
 from coterie.envs.video import write_video
 from coterie.training.curriculum import lesson_of_checkpoint
 
@@ -28,6 +30,7 @@ class PlayOptions:
         checkpoint: auto, best, best:TEAM, last or a number of steps.
         seed: Seed of the episodes; by default derived from the run's.
         size: Longer side of the images in pixels.
+        announce: Print the checkpoint, if it is not the preferred one.
     """
 
     video: Path | None = None
@@ -37,6 +40,7 @@ class PlayOptions:
     checkpoint: str = "auto"
     seed: int | None = None
     size: int = 480
+    announce: bool = True
 
 
 def play(run: Path | None, resolved: Resolved | None = None, options: PlayOptions | None = None) -> Path | None:
@@ -51,28 +55,42 @@ def play(run: Path | None, resolved: Resolved | None = None, options: PlayOption
         The file or folder that was written; None if a window was shown.
     """
     options = options or PlayOptions()
-    trained = load_run_or_make(run, resolved, options.checkpoint)
+    trained, episodes = _episodes(run, resolved, options)
+    written = None
+    if options.replay is not None:
+        written = save_replay(trained.config, episodes, options.replay)
+    elif options.video is None:
+        show(_images(trained, episodes, options), f"{trained.config.algo.name} on {trained.config.env.name}")
+    else:
+        written = write_video(options.video, _images(trained, episodes, options))
+        print_line(f"wrote {written}", message_stream())
+    print_returns(episodes.returns)
+    return written
+
+
+def record_video(run: Path, options: PlayOptions) -> None:
+    """Records episodes of a run to `options.video`, as `play`, without printing."""
+    assert options.video is not None
+    trained, episodes = _episodes(run, None, options)
+    write_video(options.video, _images(trained, episodes, options))
+
+
+def _episodes(run: Path | None, resolved: Resolved | None, options: PlayOptions) -> tuple[TrainedRun, Episodes]:
+    """Returns the policies, and the episodes that they are to play."""
+    trained = load_run_or_make(run, resolved, options.checkpoint, announce=options.announce)
     config, learners = trained.config, trained.algorithms
     configure_process(config.threads)
-    episodes = Episodes(
+    return trained, Episodes(
         policies={name: learner.policy for name, learner in learners.items()},
         modes=eval_modes(options.mode, learners),
         count=options.episodes,
         seed=seed_of(config.seed if options.seed is None else options.seed, "play"),
     )
-    if options.replay is not None:
-        folder = save_replay(config, episodes, options.replay)
-        print_returns(episodes.returns)
-        return folder
-    lesson = None
+
+
+def _images(trained: TrainedRun, episodes: Episodes, options: PlayOptions) -> Iterator[np.ndarray]:
+    """Yields the images of the episodes while they are played."""
+    config, lesson = trained.config, None
     if trained.checkpoint is not None and config.curriculum.lessons:
         lesson = lesson_of_checkpoint(trained.checkpoint.state)
-    images = render_episodes(config, episodes, size=options.size, lesson=lesson)
-    if options.video is None:
-        show(images, f"{config.algo.name} on {config.env.name}")
-        print_returns(episodes.returns)
-        return None
-    written = write_video(options.video, images)
-    print_line(f"wrote {written}", sys.stderr)
-    print_returns(episodes.returns)
-    return written
+    return render_episodes(config, episodes, size=options.size, lesson=lesson)

@@ -14,9 +14,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from coterie.assembly.learners import EvalMode, eval_modes, load_run
+from coterie.commands.saved_run import SavedRun
 from coterie.core.errors import UserError, nearest
+from coterie.core.markup import Markup, element, join, paragraphs
 from coterie.core.seeds import generator
 from coterie.core.specs import RoleSpec, TeamSpec
+from coterie.core.teams import roles_table
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, HiddenState, Timestep
 from coterie.envs.external.mask_sources import MaskForm, as_mask
@@ -106,10 +109,11 @@ def _split(what: str, given: Mapping[str, Any], reader: ObservationReader | None
     )
 
 
-class Loaded:
+class Loaded(SavedRun):
     """The policies of a run's checkpoint, ready to act.
 
-    `act` and `reset` are those of a player of all teams. `player` creates others, each with its own hidden states.
+    Its methods for evaluations and videos use this checkpoint by default. `act` and `reset` are those of a player of
+    all teams. `player` creates others, each with its own hidden states.
 
     Args:
         run: Folder of the run.
@@ -126,14 +130,22 @@ class Loaded:
 
     def __init__(self, run: str | Path, checkpoint: str = "auto", device: str | torch.device = "cpu"):
         folder = RunFolder.open(run)
-        self.path = folder.path
+        self.path = self.run = folder.path
         trained = load_run(folder.path, checkpoint, torch.device(device), announce=False)
         assert trained.choice is not None
         self.config, learners = trained.config, trained.algorithms
         self.steps, self.checkpoint = trained.choice.found.steps, trained.choice.report()
+        self.chosen_checkpoint = str(self.steps)
         self.policies: dict[str, Policy] = {name: learner.policy for name, learner in learners.items()}
         self._published = eval_modes("auto", learners)
         self._player = self.player()
+
+    def _repr_html_(self) -> Markup:
+        """Returns what notebooks show: the checkpoint and the roles of the teams."""
+        title = f"{self.config.algo.name} on {self.config.env.name}, step {self.steps:,}"
+        roles = [role for team in self.teams.values() for role in team.roles]
+        folder = paragraphs([join(("run: ", element("code", self.path)))])
+        return join((element("p", element("b", title)), roles_table(roles), folder))
 
     @property
     def teams(self) -> dict[str, TeamSpec]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
 from coterie.core.seeds import generator
 from coterie.core.specs import TeamSpec
-from coterie.core.terminal import print_line
+from coterie.core.terminal import message_stream, print_line
 from coterie.core.types import Step, Timestep
 from coterie.envs.contract.vector import VectorEnv, close_env, render_env, reset_env, step_env
 from coterie.envs.external.replays import with_replays
@@ -146,7 +145,7 @@ def save_replay(config: RunConfig, episodes: Episodes, folder: Path) -> Path:
     finally:
         close_env(env)
     for path in written:
-        print_line(f"wrote {path}", sys.stderr)
+        print_line(f"wrote {path}", message_stream())
     return folder
 
 

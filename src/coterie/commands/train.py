@@ -20,7 +20,7 @@ from coterie.assembly.environment import recorded_agents, require_recorded_agent
 from coterie.assembly.learners import with_derived
 from coterie.assembly.local_ranks import local_result
 from coterie.assembly.resolve import Resolved, change, load_resolved, saved_settings, signature_of
-from coterie.assembly.result import TrainingResult
+from coterie.assembly.result import RunResult
 from coterie.assembly.warm_start import WarmStart, agents_of_init, warm_start
 from coterie.commands.diagnose import worst_findings
 from coterie.commands.resume_notes import (
@@ -47,7 +47,7 @@ from coterie.core.process import (
 )
 from coterie.core.spinning import spinning_note
 from coterie.core.teams import describe_teams, image_notes
-from coterie.core.terminal import print_line, print_message
+from coterie.core.terminal import in_notebook, message_stream, print_line, print_message
 from coterie.core.text import coterie_command, shell_word
 from coterie.kernels import switch
 from coterie.ranks.ranks import Ranks
@@ -85,7 +85,7 @@ class _Session:
     """Lines on settings of a new run that follow from its environment and length."""
 
 
-def train(resolved: Resolved, hooks: Sequence[Callback] = (), *, overwrite: bool = False) -> TrainingResult:
+def train(resolved: Resolved, hooks: Sequence[Callback] = (), *, overwrite: bool = False) -> RunResult:
     """Trains a new run, which calls `hooks`.
 
     Args:
@@ -147,7 +147,7 @@ def _show_stop(number: int, folder: RunFolder) -> None:
     print_message(f"{signal_name(number)}: the run was stopped {left}")
 
 
-def resume(run: Path, overrides: Sequence[str], hooks: Sequence[Callback] = ()) -> TrainingResult:
+def resume(run: Path, overrides: Sequence[str], hooks: Sequence[Callback] = ()) -> RunResult:
     """Continues a run from its last checkpoint, or from the start if it has none.
 
     Args:
@@ -167,7 +167,7 @@ def resume(run: Path, overrides: Sequence[str], hooks: Sequence[Callback] = ()) 
 
 def _resume(
     run: Path, resolved: Resolved, overrides: Sequence[str], hooks: Sequence[Callback], ranks: Ranks
-) -> TrainingResult:
+) -> RunResult:
     """Continues a run on one or several ranks. Rank 0 reads and writes its folder, the others have a temporary one."""
     config = resolved.config
     with rank_processes.own_folder(run, resolved, ranks) as folder:
@@ -213,7 +213,7 @@ def _rewrite(folder: RunFolder, resolved: Resolved) -> None:
 # ------------------------------------------------------------------------------------------------------------ session
 
 
-def _run(session: _Session) -> TrainingResult:
+def _run(session: _Session) -> RunResult:
     """Runs the training loop with logs, progress display and signal handlers, then draws curves and the summary."""
     config, folder, found = session.config, session.folder, session.checkpoint
     display = progress(
@@ -363,11 +363,11 @@ def _disk_errors(folder: RunFolder) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------------------ summary
 
 
-def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> TrainingResult:
+def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> RunResult:
     """Draws the curves, prints the summary, and prints the resume command after an interruption."""
     config, folder, steps = session.config, session.folder, trainer.steps
     if not session.components.ranks.is_first:
-        return TrainingResult(folder.path, _summarize(session, trainer), 0)
+        return RunResult(folder.path, _summarize(session, trainer), 0)
     is_done = steps >= config.steps or trainer.hooks.was_stopped
     summary = _summarize(session, trainer)
     if summary.lesson:
@@ -377,7 +377,10 @@ def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> Training
         with contextlib.nullcontext() if is_done else contextlib.suppress(KeyboardInterrupt):
             draw_curves(folder)
         summary = _summarize(session, trainer)
-    if config.progress != "off":
+    if config.progress != "off" and in_notebook():
+        for line in (*summary.warnings, *summary.findings):  # the result shows the rest
+            print_message(line)
+    elif config.progress != "off":
         summary.print(Console(stderr=True))
     else:
         for line in summary.warnings:
@@ -391,15 +394,15 @@ def _finish(session: _Session, trainer: Trainer, signals: list[int]) -> Training
         print_line(
             f"{signal_name(signals[0])}: stopped at {steps:,} of {config.steps:,} steps, checkpoint saved. "
             f"Resume with: {coterie_command('resume', folder.path)}",
-            sys.stderr,
+            message_stream(),
         )
         return _result(folder, summary, _SIGNAL_EXIT_CODE + signals[0])
     return _result(folder, summary, 0)
 
 
-def _result(folder: RunFolder, summary: Summary, exit_code: int) -> TrainingResult:
+def _result(folder: RunFolder, summary: Summary, exit_code: int) -> RunResult:
     rank_processes.write_result(folder.path, exit_code)
-    return TrainingResult(folder.path, summary, exit_code)
+    return RunResult(folder.path, summary, exit_code)
 
 
 def _summarize(session: _Session, trainer: Trainer) -> Summary:

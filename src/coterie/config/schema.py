@@ -354,7 +354,8 @@ class RunConfig(Model):
     log: LogConfig = LogConfig()
     """Logging."""
     progress: Literal["auto", "rich", "lines", "off"] = "auto"
-    """Progress display: rich (a live table), lines, or off; auto is rich in a terminal and lines otherwise."""
+    """Progress display: rich (a live table), lines, or off; auto is rich in a terminal or notebook and lines otherwise.
+    """
 
     def algo_of(self, team: str) -> Choice:
         """Returns the algorithm of `team`."""

@@ -38,6 +38,10 @@ class ReportedError(Exception):
 class UserError(ReportedError):
     """A mistake in the user's input. The command line prints its message on one line and exits with code 2."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Returns the lines that IPython and notebooks show: the message without a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class NonFiniteError(ReportedError):
     """A NaN or infinite value: the run stops and keeps the last good checkpoint. Exit code 3."""

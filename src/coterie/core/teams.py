@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from coterie.core.errors import UserError, nearest
+from coterie.core.markup import Markup, table
 from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec, is_channels_first
 
 _MOST_AGENTS = 8
@@ -60,6 +61,21 @@ def describe_role(role: RoleSpec) -> str:
     """Returns the agents and spaces of a role in one line."""
     seen, acts = describe_space(role.observation_space), describe_space(role.action_space)
     return f"role {role.name} ({describe_agents(role.agents)}) observes {seen} and acts in {acts}"
+
+
+def roles_table(roles: Sequence[RoleSpec]) -> Markup:
+    """Returns a table of roles, which notebooks show."""
+    rows = [
+        [
+            role.name,
+            role.group,
+            describe_agents(role.agents),
+            describe_space(role.observation_space),
+            describe_space(role.action_space),
+        ]
+        for role in roles
+    ]
+    return table(["role", "team", "agents", "observes", "acts in"], rows)
 
 
 def describe_agents(agents: Sequence[str]) -> str:

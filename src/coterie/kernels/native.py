@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.terminal import print_line
+from coterie.core.terminal import message_stream, print_line
 from coterie.kernels.build import KernelsUnavailableError, available_library
 
 _SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
@@ -41,7 +40,7 @@ def load() -> ctypes.CDLL:
     """
     global _library
     if _library is None:
-        path = available_library(lambda: print_line("compiling the kernels, once", sys.stderr))
+        path = available_library(lambda: print_line("compiling the kernels, once", message_stream()))
         try:
             _library = ctypes.CDLL(str(path))
         except OSError as error:

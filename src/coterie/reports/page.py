@@ -13,8 +13,8 @@ from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.files import disk_error, write_text
+from coterie.core.markup import Markup, element, join
 from coterie.reports.comparison import Comparison
-from coterie.reports.markup import Markup, element, join
 from coterie.reports.page_media import Matrix, Video, matrices, video_data, videos
 from coterie.reports.page_results import (
     AXES,

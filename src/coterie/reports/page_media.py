@@ -11,8 +11,8 @@ from typing import Any
 
 from coterie.core import strict_json
 from coterie.core.errors import UserError
+from coterie.core.markup import Markup, cell, element, join, scrolling, table
 from coterie.core.text import printable
-from coterie.reports.markup import Markup, cell, element, join, scrolling, table
 from coterie.reports.page_results import Colors
 from coterie.reports.sentences import count, number
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.markup import Markup, cell, element, folded, join, scrolling, table
 from coterie.reports.comparison import Band, Comparison, Estimate, OverallResult, PairResult, TaskResult
 from coterie.reports.figures import styles_of
-from coterie.reports.markup import Markup, cell, element, folded, join, scrolling, table
 from coterie.reports.records import Trial
 from coterie.reports.sentences import SCORE_NAMES, count, digits, metric_name, number, p_value
 from coterie.runs.plots import COLORS, LINES

@@ -11,9 +11,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from coterie.core.files import read_bytes
+from coterie.core.markup import Markup, cell, element, folded, join, scrolling, table
 from coterie.core.text import printable
 from coterie.reports.comparison import Comparison
-from coterie.reports.markup import Markup, cell, element, folded, join, scrolling, table
 from coterie.reports.page_results import Colors
 from coterie.reports.records import CollectedRun, Trial
 from coterie.reports.sentences import count, number

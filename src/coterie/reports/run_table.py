@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any, overload
 
 from coterie.core.errors import UserError
+from coterie.core.installation import install_extra
+from coterie.core.markup import Markup, element, join, paragraphs, table
 from coterie.core.metrics import by_team
 from coterie.reports.collection import RETURN, collect, series_of
 from coterie.reports.records import CollectedRun
 from coterie.runs.curves import differing_settings
+from coterie.runs.progress import number
 
 
 class Table(Sequence[dict[str, Any]]):
@@ -41,8 +44,8 @@ class Table(Sequence[dict[str, Any]]):
             pandas = importlib.import_module("pandas")
         except ImportError as error:
             raise UserError(
-                f"frame(): pandas is not installed ({error}). Install it: pip install pandas. Without it, the table is "
-                "a sequence of dicts."
+                f"frame(): pandas is not installed ({error}). Install it: {install_extra('pandas')}. Without it, the "
+                "table is a sequence of dicts."
             ) from error
         return pandas.DataFrame(self._rows)
 
@@ -78,6 +81,13 @@ class Table(Sequence[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._rows)
 
+    def _repr_html_(self) -> Markup:
+        """Returns what notebooks show: the first rows."""
+        rows = [[_shown(value) for value in row.values()] for row in self._rows[:_MOST_SHOWN]]
+        rest = len(self) - len(rows)
+        more = paragraphs([f"and {rest:,} more rows"] if rest else [])
+        return join((element("div", table(self.columns, rows), style="overflow-x: auto"), more))
+
     def __repr__(self) -> str:
         return f"Table of {len(self)} rows: {', '.join(self.columns)}"
 
@@ -110,6 +120,13 @@ def runs(*paths: str | Path, unfinished: bool = True, metric: str = RETURN) -> T
             rows.append({**_identity(run, team), **_values(run, team, name, lowest=lowest), **own})
     return Table(rows, found)
 
+
+def _shown(value: Any) -> str:
+    return "" if value is None else number(value) if isinstance(value, float) else str(value)
+
+
+_MOST_SHOWN = 60
+"""Rows that a notebook shows."""
 
 _IDENTITY = ("run", "env", "algo", "seed", "team")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core import markup
 from coterie.core.terminal import print_line
 from coterie.core.text import csv_text, printable
 from coterie.reports.comparison import Comparison, Estimate, TaskResult
@@ -178,6 +179,21 @@ def footnotes(comparison: Comparison) -> list[str]:
             "*: p below 0.05 after Holm's correction; over tasks, an interval of the probability that excludes 0.5."
         )
     return lines + [f"Note: {note}." if not note.endswith((".", "?")) else f"Note: {note}" for note in comparison.notes]
+
+
+class NotebookComparison(Comparison):
+    """A comparison that notebooks show as its tables."""
+
+    def _repr_html_(self) -> markup.Markup:
+        parts: list[Any] = [markup.paragraphs(self.sentences)]
+        for report in tables_of(self):
+            rows = [
+                [markup.element("b", text) if (i, j) in report.best else text for j, text in enumerate(row)]
+                for i, row in enumerate(report.rows)
+            ]
+            title = markup.element("p", markup.element("b", report.title))
+            parts += [title, markup.table(report.columns, rows)]
+        return markup.join([*parts, markup.paragraphs(footnotes(self))])
 
 
 def as_markdown(comparison: Comparison) -> str:

@@ -413,14 +413,7 @@ def plot(
         UserError: If there is no run, if a metric has no values, or if the files cannot be written.
     """
     options = options or PlotOptions()
-    paths = [path for folder in runs for path in (runs_below(Path(folder)) or [Path(folder)])]
-    loaded = [Run.load(path) for path in dict.fromkeys(paths)]
-    loaded = [run if levels is None else replace(run, levels=levels) for run in loaded]
-    _check_metrics(loaded, options.metrics)
-    drawable = [run for run in loaded if run.teams(options.metrics or RETURNS)]
-    if not drawable:
-        raise UserError(f"{', '.join(map(str, runs)) or 'plot'}: no returns to plot yet. Train longer.")
-    _check_range(drawable, options.metrics or RETURNS)
+    drawable = _drawable(runs, levels, options)
     targets = _targets(out, drawable)
     csv_file = targets[0].with_suffix(".csv")
     if options.pdf and targets[0].suffix != ".pdf":
@@ -434,6 +427,25 @@ def plot(
         _write(csv_file, table(options.groups(drawable), names, options.smooth).encode())
         targets.append(csv_file)
     return targets
+
+
+def figure_of(runs: Sequence[Path], options: PlotOptions | None = None) -> Figure:
+    """Draws metrics of runs, as `plot`, without writing files."""
+    options = options or PlotOptions()
+    return draw(_drawable(runs, None, options), options)
+
+
+def _drawable(runs: Sequence[Path], levels: Levels | None, options: PlotOptions) -> list[Run]:
+    """Returns the runs that have values of the metrics. UserError if there are none."""
+    paths = [path for folder in runs for path in (runs_below(Path(folder)) or [Path(folder)])]
+    loaded = [Run.load(path) for path in dict.fromkeys(paths)]
+    loaded = [run if levels is None else replace(run, levels=levels) for run in loaded]
+    _check_metrics(loaded, options.metrics)
+    drawable = [run for run in loaded if run.teams(options.metrics or RETURNS)]
+    if not drawable:
+        raise UserError(f"{', '.join(map(str, runs)) or 'plot'}: no returns to plot yet. Train longer.")
+    _check_range(drawable, options.metrics or RETURNS)
+    return drawable
 
 
 def _check_metrics(runs: Sequence[Run], metrics: Sequence[str]) -> None:
@@ -458,10 +470,15 @@ def write_figure(figure: Figure, path: Path) -> None:
     Raises:
         UserError: If the file cannot be written.
     """
+    _write(path, rendered(figure, path.suffix))
+
+
+def rendered(figure: Figure, suffix: str, dpi: int = 200) -> bytes:
+    """Returns a figure as .png, .svg or .pdf. Equal figures give equal bytes."""
     content = io.BytesIO()
-    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
-    figure.savefig(content, format=path.suffix[1:], dpi=200, metadata=metadata)
-    _write(path, content.getvalue())
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
+    figure.savefig(content, format=suffix[1:], dpi=dpi, metadata=metadata)
+    return content.getvalue()
 
 
 def _write(path: Path, content: bytes) -> None:

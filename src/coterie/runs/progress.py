@@ -1,7 +1,8 @@
-"""Progress of training: a live display in a terminal, plain lines elsewhere."""
+"""Progress of training: a live display in a terminal or a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import sys
@@ -9,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Literal, TextIO, final
+from typing import Any, Literal, TextIO, final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,8 +18,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from coterie.core.markup import Markup, element, folded, join, paragraphs, preformatted, table
 from coterie.core.metrics import by_team
-from coterie.core.terminal import print_line
+from coterie.core.terminal import in_notebook, message_stream, print_line
 from coterie.core.text import printable
 from coterie.runs.plots import sparkline
 
@@ -178,7 +180,7 @@ class LineProgress(Progress):
         interval_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._stream = stream or sys.stderr
+        self._stream = stream or message_stream()
         self._state, self._clock, self._interval = _ProgressState(start, clock), clock, interval_s
         self._last_shown, self._pending = -math.inf, False
         heading = _heading(title, start)
@@ -272,6 +274,67 @@ class RichProgress(Progress):
         return table
 
 
+class NotebookProgress(Progress):
+    """One bar below the cell of a notebook, updated in place at most every `interval_s` seconds. Needs no widgets.
+
+    Lines before the first update are folded away. Later ones, such as warnings, stay below the bar.
+    """
+
+    def __init__(
+        self,
+        title: str = "",
+        start: int = 0,
+        interval_s: float = 0.5,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._state, self._clock, self._interval = _ProgressState(start, clock), clock, interval_s
+        self._heading, self._last_shown = _heading(title, start), -math.inf
+        self._notes: list[str] = []
+        self._lines: list[str] = []
+        self._is_closed = False
+        self._display: Any = importlib.import_module("IPython.display").display(self, display_id=True)
+
+    def update(self, steps: int, total: int, metrics: Mapping[str, float]) -> None:
+        self._state.update(steps, total, metrics)
+        if self._clock() - self._last_shown >= self._interval:
+            self._show()
+
+    def print_line(self, text: str) -> None:
+        (self._lines if self._state.total else self._notes).append(text)
+        self._show()
+
+    def _show(self) -> None:
+        self._last_shown = self._clock()
+        self._display.update(self)
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._show()
+
+    def __repr__(self) -> str:
+        """Returns what is shown where HTML is not."""
+        return " · ".join(filter(None, (self._heading, self._state.position() if self._state.total else "")))
+
+    def _repr_html_(self) -> Markup:
+        state = self._state
+        bar = element("progress", value=f"{state.share:.4f}", max="1", style="width: 20em; vertical-align: middle")
+        position = join((bar, " ", state.position())) if state.total else "starting"
+        returns = [
+            [team, *(number(values.get(team)) for values in (*state.latest.values(), state.best))]
+            for team in dict.fromkeys(name for values in state.latest.values() for name in values)
+        ]
+        return join(
+            (
+                paragraphs([element("b", self._heading), position]),
+                table(["return", *state.latest, "best"], returns) if returns else None,
+                paragraphs([" · ".join(state.values())]) if state.values() else None,
+                folded("about this run", preformatted("\n".join(self._notes))) if self._notes else None,
+                preformatted("\n".join(self._lines)) if self._lines else None,
+            )
+        )
+
+
 @final
 class PeriodicProgress:
     """Reports the progress of work other than training, such as an evaluation, if it takes long.
@@ -323,14 +386,15 @@ def progress(mode: Mode = "auto", title: str = "", start: int = 0) -> Progress:
     """Creates the display of a training run.
 
     Args:
-        mode: `rich` for a live display, `lines` for plain lines, `off`, or `auto`: live if stderr is a terminal,
-            otherwise
-            lines.
+        mode: `rich` for a live display, `lines` for plain lines, `off`, or `auto`: live in a notebook or if stderr is a
+            terminal, otherwise lines.
         title: First line of the display.
         start: Steps at the start, more than 0 for a resumed run.
     """
     if mode == "off":
         return NullProgress()
+    if mode != "lines" and in_notebook():
+        return NotebookProgress(title, start)
     is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     return (
         RichProgress(title, start) if mode == "rich" or (mode == "auto" and is_terminal) else LineProgress(title, start)

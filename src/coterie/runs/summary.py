@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from coterie.core.markup import Markup, element, join, paragraphs, table
 from coterie.core.metrics import by_team
 from coterie.core.text import coterie_command, printable
 from coterie.runs.evaluations import RETURN_CONVENTION, return_error
@@ -147,12 +148,7 @@ class Summary:
             yield ""
             yield self._returns(history=options.max_width >= 100)
             yield Text(RETURN_CONVENTION, style="dim")
-        comparisons = list(self.comparisons)
-        comparisons += [
-            f"{team}: {rated}".removeprefix(": ")
-            for team, (rating, error) in self.elo.items()
-            for rated in [f"Elo of the newest snapshot: {rating:.0f} ± {error:.0f} (untrained policy: 0)"]
-        ]
+        comparisons = [*self.comparisons, *self._ratings()]
         for block in (
             [Text(printable(line), style="yellow") for line in (*self.warnings, *self.findings)],
             [Text(printable(line)) for line in comparisons],
@@ -174,6 +170,28 @@ class Summary:
         assert isinstance(console.file, io.StringIO)
         return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
+    def _repr_html_(self) -> Markup:
+        """Returns what notebooks show: the returns as a table, what is remarkable, and the folder."""
+        columns, rows = self._cells()
+        shown = [[*cells, sparkline(team.history, 16)] for team, cells in zip(self.teams, rows, strict=True)]
+        return join(
+            (
+                element("p", element("b", self._headline())),
+                table([*columns, ""], shown) if shown else None,
+                paragraphs([RETURN_CONVENTION]) if shown else None,
+                paragraphs((*self.warnings, *self.findings, *self.comparisons, *self._ratings())),
+                paragraphs([join(("run: ", element("code", self.run)))]),
+            )
+        )
+
+    def _ratings(self) -> list[str]:
+        """Returns a line per rating."""
+        return [
+            f"{team}: {rated}".removeprefix(": ")
+            for team, (rating, error) in self.elo.items()
+            for rated in [f"Elo of the newest snapshot: {rating:.0f} ± {error:.0f} (untrained policy: 0)"]
+        ]
+
     def _headline(self) -> str:
         target = "" if self.steps >= self.total else f" of {self.total:,}"
         lesson = f", {self.lesson}" if self.lesson else ""
@@ -185,24 +203,30 @@ class Summary:
 
     def _returns(self, history: bool) -> Table:
         """Returns the table of returns, one line per team. `random` and `published` are shown only if known."""
+        (first, *others), rows = self._cells()
+        shown = Table(box=None, pad_edge=False, header_style="dim")
+        shown.add_column(first)
+        for heading in others:
+            style = "bold green" if heading == "highest" else ""
+            shown.add_column(heading, justify="right", no_wrap=True, style=style)
+        for team, (label, *cells) in zip(self.teams, rows, strict=True):
+            bars = [sparkline(team.history, 16)] if history else []
+            shown.add_row(Text(printable(label)), *cells, *bars)
+        return shown
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        """Returns the headings of the table of returns, and its rows by team."""
         with_random = any(team.random is not None for team in self.teams)
         with_published = any(team.published is not None for team in self.teams)
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("team return")
         columns = [*["random"] * with_random, "start", "now", "best", *["published"] * with_published]
-        for name in columns:
-            # Which checkpoint is the best one is decided by other metrics, too, or by none.
-            heading, style = ("highest", "bold green") if name == "best" else (name, "")
-            table.add_column(heading, justify="right", no_wrap=True, style=style)
-        table.add_column("at step", justify="right", no_wrap=True)
+        rows = []
         for team in self.teams:
             errors = {"now": team.now_error, "best": team.best_error}
-            values = (_with_error(getattr(team, name), errors.get(name, math.nan)) for name in columns)
-            bars = [sparkline(team.history, 16)] if history else []
+            values = [_with_error(getattr(team, name), errors.get(name, math.nan)) for name in columns]
             label = f"{team.team}, {team.area}".removeprefix(", ")
-            at_step = f"{team.best_steps:,}" if math.isfinite(team.best) else "-"
-            table.add_row(Text(printable(label)), *values, at_step, *bars)
-        return table
+            rows.append([label, *values, f"{team.best_steps:,}" if math.isfinite(team.best) else "-"])
+        # Which checkpoint is the best one is decided by other metrics, too, or by none.
+        return ["team return", *("highest" if name == "best" else name for name in columns), "at step"], rows
 
 
 def _with_error(value: float | None, error: float) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.assembly.resolve import with_new_settings
-from coterie.assembly.result import TrainingResult
+from coterie.assembly.result import RunResult
 from coterie.config import messages, sources
 from coterie.config.schema import RunConfig
 from coterie.config.sources import DERIVED
@@ -55,7 +55,7 @@ class Found:
         state: `finished`, `broken` if it can be resumed, or `missing`.
         path: Its folder; None if it is missing.
         note: What differs from a run that would be started now, such as the version of Coterie; empty for nothing.
-        report: Its results, as `TrainingResult.report` returns them, if it is finished.
+        report: Its results, as `RunResult.report` returns them, if it is finished.
     """
 
     state: State
@@ -142,7 +142,7 @@ def _inspect(run: RunFolder, config: RunConfig) -> Found:
     summary = summarize(run.path, entries, config.steps, **levels)
     if summary.teams and not (run.path / "curves.png").is_file():
         draw_curves(run)
-    return Found("finished", run.path, note, TrainingResult(run.path, summary, 0).report())
+    return Found("finished", run.path, note, RunResult(run.path, summary, 0).report())
 
 
 def _wait_until_unlocked(run: RunFolder) -> None:

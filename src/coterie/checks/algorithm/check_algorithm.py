@@ -20,6 +20,7 @@ from coterie.checks.algorithm.mistakes import MISTAKES, Method
 from coterie.checks.algorithm.subject import AlgorithmRaised, Found, Subject
 from coterie.checks.findings import Finding, Skipped, render, wrap
 from coterie.core.errors import UserError, nearest
+from coterie.core.markup import Markup, preformatted
 
 CHECKS: dict[str, Callable[[Subject], Found]] = {
     "updates": bit_checks.check_updates,
@@ -97,6 +98,10 @@ class AlgorithmReport:
     def mistakes(self) -> tuple[str, ...]:
         """Names of the mistakes, each once."""
         return tuple(dict.fromkeys(finding.name for finding in self.findings))
+
+    def _repr_html_(self) -> Markup:
+        """Returns the report, which notebooks show."""
+        return preformatted(self.render())
 
     def render(self, width: int = 80) -> str:
         """Returns the report as plain text with lines of at most `width` characters."""

@@ -15,7 +15,8 @@ from coterie.checks.diagnosis import (
     value_checks,
 )
 from coterie.checks.diagnosis.run_view import RunView
-from coterie.checks.findings import Finding, Skipped, render, worst_first, wrap
+from coterie.checks.findings import Finding, Skipped, as_html, render, worst_first, wrap
+from coterie.core.markup import Markup, element, folded, join, paragraphs
 
 CHECKS: dict[str, Callable[..., Finding | None]] = {
     "below random": outcome_checks.below_random,
@@ -100,6 +101,19 @@ class Diagnosis:
         last = [f"{count} check{'s' * (count != 1)} found nothing: {', '.join(self.passed)}"] if count else []
         last += [*self._skipped(), *self.notes]
         return "\n".join([*lines, "", *(line for text in last for line in wrap(text, width, indent=2))]) + "\n"
+
+    def _repr_html_(self) -> Markup:
+        """Returns what notebooks show: the findings as a table, and the other checks folded."""
+        count, found = len(self.passed), len(self.findings)
+        title = f"{self.run}: {self.steps:,} of {self.total:,} steps, {found} finding{'s' * (found != 1)}"
+        return join(
+            (
+                element("p", element("b", title)),
+                as_html(self.findings),
+                folded(f"{count} checks found nothing", paragraphs([", ".join(self.passed)])) if count else None,
+                paragraphs([*self._skipped(), *self.notes]),
+            )
+        )
 
     def _skipped(self) -> Iterator[str]:
         """Yields a line for each reason, with the checks that were not made for it."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coterie.checks.findings import Finding, Severity, render, worst_first, wrap
+from coterie.checks.findings import Finding, Severity, as_html, render, worst_first, wrap
 from coterie.core.errors import EnvironmentFailedError, LimitExceededError, UserError, message_of
+from coterie.core.markup import Markup, element, join, table
 from coterie.envs.external.returned import WrongReturn
 from coterie.envs.external.spaces_fit import FIXES
 
@@ -338,12 +339,19 @@ class Report:
         """True if there are no errors."""
         return not any(finding.severity == "error" for finding in self.findings)
 
-    def render(self, width: int = 110) -> str:
-        """Returns the report as plain text with lines of at most `width` characters."""
+    def _verdict(self) -> str:
         counts = {kind: sum(f.severity == kind for f in self.findings) for kind in ("error", "warning", "note")}
         counted = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count)
-        verdict = ("passed" if self.ok else "failed") + (f" ({counted})" if counted else "")
-        lines = [*wrap(f"{self.name}: {verdict}", width), ""]
+        return f"{self.name}: " + ("passed" if self.ok else "failed") + (f" ({counted})" if counted else "")
+
+    def _repr_html_(self) -> Markup:
+        """Returns what notebooks show: properties of the environment and the findings."""
+        title = element("p", element("b", self._verdict()))
+        return join((title, as_html(self.findings), table(["property", ""], self.summary.items())))
+
+    def render(self, width: int = 110) -> str:
+        """Returns the report as plain text with lines of at most `width` characters."""
+        lines = [*wrap(self._verdict(), width), ""]
         column = max((len(name) for name in self.summary), default=0)
         for name, text in self.summary.items():
             lines += wrap(text, width, start=f"  {name:<{column}}  ")

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 
 from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
+from coterie.core.markup import Markup, element, join, paragraphs
 from coterie.core.specs import EnvSpec
+from coterie.core.teams import roles_table
 from coterie.core.terminal import print_message
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.closing import close_reported
@@ -107,6 +109,15 @@ class VectorEnv(ABC):
     @abstractmethod
     def close(self) -> None:
         """Releases processes, files and windows. May be called more than once."""
+
+    def _repr_html_(self) -> Markup:
+        """Returns what notebooks show: the roles with their agents and spaces."""
+        limit = self.spec.episode_limit
+        facts = [f"{self.num_envs} environment{'s' * (self.num_envs != 1)} on {self.device}"]
+        facts += ["no step limit" if limit is None else f"episodes of at most {limit} steps"]
+        facts += [f"metrics: {', '.join(self.spec.metrics)}"] if self.spec.metrics else []
+        title = element("p", element("b", self.spec.name))
+        return join((title, paragraphs(["; ".join(facts)]), roles_table(self.spec.roles)))
 
 
 @dataclass(frozen=True)

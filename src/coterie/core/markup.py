@@ -1,4 +1,7 @@
-"""HTML elements whose text and attributes are escaped. Control characters of texts are shown as escapes."""
+"""HTML elements whose text and attributes are escaped. Control characters of texts are shown as escapes.
+
+Pages are made of them, and what notebooks show.
+"""
 
 from __future__ import annotations
 
@@ -81,6 +84,17 @@ def table(
         lines.append(element("tr", heading, *(c if _is_cell(c) else element("td", c) for c in others)))
     title = None if caption is None else element("caption", caption, class_="hidden")
     return element("table", title, head, element("tbody", *lines), class_=class_)
+
+
+def preformatted(text: str) -> Markup:
+    """Returns lines of text in a font of fixed width."""
+    return element("pre", text, style="line-height: 1.3; white-space: pre-wrap")
+
+
+def paragraphs(lines: Iterable[Any]) -> Markup | None:
+    """Returns a paragraph per line, None for none."""
+    found = [element("p", line, style="margin: 0.3em 0") for line in lines]
+    return join(found) if found else None
 
 
 def cell(content: Any, *, value: float | None = None, class_: str | None = None) -> Markup:
