@@ -14,7 +14,7 @@ release = metadata.version("coterie")
 version = release
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
@@ -22,6 +22,9 @@ extensions = [
     "docstrings",
 ]
 exclude_patterns = ["_build"]
+
+# Notebooks are shown with the outputs that they have: `python docs/generate.py --notebooks` executes them.
+nb_execution_mode = "off"
 
 # Pages are Markdown. Headings get the same anchors as on GitHub, and HTML images are copied like Markdown images.
 myst_enable_extensions = ["colon_fence", "deflist", "html_image"]

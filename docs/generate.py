@@ -3,6 +3,7 @@
     python docs/generate.py              # tables, sections and pictures
     python docs/generate.py --text       # tables, sections and types only
     python docs/generate.py --check      # writes nothing; names the files that are out of date and exits with 1
+    python docs/generate.py --notebooks  # executes the notebooks, which takes a minute
     python docs/generate.py --measure    # also the returns of untrained play, which takes some minutes
 
 A block is everything between `<!-- generated: NAME -->` and `<!-- end -->`. A block of measured figures begins with
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "_blocks"))
 
 import exact_worlds  # noqa: E402
+import notebooks  # noqa: E402
 import particle_worlds  # noqa: E402
 import program  # noqa: E402
 import searches  # noqa: E402
@@ -146,7 +148,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--text", action="store_true", help="leave pictures as they are")
     parser.add_argument("--measure", action="store_true", help="measure the returns of untrained play again")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is out of date")
+    parser.add_argument("--notebooks", action="store_true", help="execute the notebooks and store their outputs")
     given = parser.parse_args(argv)
+    if given.notebooks:
+        for page in notebooks.pages():
+            notebooks.write(page)
+            print(page.relative_to(ROOT))
+        return 0
     stale = 0
     for page in (*pages(), typed_settings.FILE):
         text = page.read_text(encoding="utf-8") if page.exists() else ""

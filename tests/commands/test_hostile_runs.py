@@ -43,7 +43,7 @@ def test_a_symbolic_link_in_a_run_is_refused_and_its_target_is_kept(name: str, s
     assert target.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/segments", "tensorboard"])
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/segments", "videos"])
 def test_a_symbolic_link_in_place_of_a_folder_of_a_run_is_refused(name: str, stopped: Path, tmp_path: Path) -> None:
     target = tmp_path / "others"
     if (stopped / name).exists():

@@ -111,8 +111,7 @@ def test_a_failed_start_leaves_no_files(tmp_path):
         run.write_manifest({})
         run.metrics_path.touch()
         run.checkpoints_path.mkdir()
-        run.tensorboard_path.mkdir()
-        (run.tensorboard_path / "events").write_text("header")
+        (run.path / "events.out.tfevents.1").write_text("header")
         assert run.remove_if_empty()
         assert list(tmp_path.iterdir()) == []
 

@@ -218,6 +218,36 @@ def test_tensorboard_logs_against_steps_and_purges_steps_that_resuming_repeats(t
     assert scalars(tmp_path, "eval/return_mean") == [(10, 2.5), (20, 5.0), (25, 1.0)]
 
 
+def test_tensorboard_shows_what_matters_first_and_the_settings(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    settings = {"algo.lr": 1e-3, "algo.rnn": "gru", "algo.hidden_sizes": [8, 8], "algo.share": True, "env.x": None}
+    logger = TensorBoardLogger(tmp_path, settings=settings, returns=["eval/a/return_mean"])
+    row = {"eval/a/return_mean": 2.0, "eval/b/return_mean": 3.0, "eval/a/metric/won": 0.5, "rollout/return_mean": 1.0}
+    logger.write({"steps": 5, "alternate/index": 1, "time/steps_per_s": 9, **row})
+    logger.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    tags = sorted(events.Tags()["scalars"])
+    assert tags[:5] == [
+        "0_overview/evaluation/a/won",
+        "0_overview/evaluation_return/a",
+        "0_overview/evaluation_return/b",
+        "0_overview/steps_per_s",
+        "0_overview/training_return",
+    ]
+    assert scalars(tmp_path, "0_overview/evaluation_return/b") == [(5, 3.0)]
+    found = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    given = plugin_data_pb2.HParamsPluginData.FromString(found).session_start_info.hparams
+    assert given["algo.lr"].number_value == 1e-3
+    assert (given["algo.rnn"].string_value, given["algo.share"].bool_value) == ("gru", True)
+    assert (given["algo.hidden_sizes"].string_value, given["env.x"].string_value) == ("[8, 8]", "None")
+    metrics = events.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    infos = plugin_data_pb2.HParamsPluginData.FromString(metrics).experiment.metric_infos
+    assert [info.name.tag for info in infos] == ["eval/a/return_mean"]
+
+
 def test_a_tensorboard_folder_that_cannot_be_created_is_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"^cannot write the folder .*file/tensorboard: "):

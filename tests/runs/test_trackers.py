@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 from coterie.assembly.resolve import resolve
 from coterie.core.errors import UserError
+from coterie.envs.video import write_video
+from coterie.runs.summary import summarize
 from coterie.runs.trackers import Labels, MlflowLogger, WandbLogger, trackers
 
 ROW = {"steps": 10, "eval/adversary/return_mean": 1.5}
@@ -56,6 +59,42 @@ def test_wandb_logs_against_steps_and_a_resumed_run_keeps_its_id(tmp_path, monke
     assert first["resume"] == "allow"
     assert fake.calls[1] == ("define_metric", ("*",), {"step_metric": "steps"})
     assert fake.calls[2] == ("log", ROW)
+
+
+def summary_of(tmp_path):
+    rows = [{"steps": steps, "eval/return_mean": value} for steps, value in ((0, 1.0), (10, 3.0), (20, 2.0))]
+    return summarize(tmp_path, rows, 20, random={"agent": 0.5})
+
+
+def test_wandb_shows_videos_and_the_summary_as_a_table(tmp_path, monkeypatch):
+    fake = FakeWandb()
+    fake.run.summary = {}
+    fake.Video = lambda path, format: ("video", path, format)
+    fake.Table = lambda columns, data: dict(zip(columns, data[0], strict=True))
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    logger = WandbLogger(tmp_path, LABELS, {})
+    logger.video(7, tmp_path / "000000000007.gif")
+    logger.summarize(summary_of(tmp_path))
+    (_, video), (_, table) = fake.calls[2:4]
+    assert video == {"video": ("video", str(tmp_path / "000000000007.gif"), "gif"), "steps": 7}
+    expected = {"random": 0.5, "start": 1.0, "now": 2.0, "best": 3.0, "best_steps": 10}
+    assert table == {"summary": {"team": "team", **expected}, "steps": 20}
+    assert fake.run.summary == {f"return/{name}": value for name, value in expected.items()}
+
+
+@pytest.mark.slow
+def test_the_real_client_of_wandb_takes_rows_videos_and_the_summary(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    write_video(tmp_path / "a.gif", np.zeros((3, 32, 32, 3), np.uint8))
+    logger = WandbLogger(tmp_path, LABELS, {"algo": {"lr": 1e-3}}, mode="offline")
+    logger.write(ROW)
+    logger.video(10, tmp_path / "a.gif")
+    logger.summarize(summary_of(tmp_path))
+    logger.close()
+    (media,) = (tmp_path / "wandb").glob("offline-run-*/files/media")
+    assert len(list((media / "videos").glob("*.gif"))) == 1
+    assert len(list((media / "table").glob("*.json"))) == 1
 
 
 class FakeMlflow(ModuleType):

@@ -32,9 +32,11 @@ from coterie.commands.resume_notes import (
     resume_threads,
 )
 from coterie.commands.run_manifest import new_manifest, teams_with_roles, write_reference_returns
+from coterie.commands.training_videos import TrainingVideos, wants_videos
 from coterie.config import user_code
 from coterie.config.provenance import to_yaml
 from coterie.config.schema import RunConfig
+from coterie.config.sources import flatten
 from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserCodeError, UserError, WorkersFailedError
 from coterie.core.files import disk_error, write_text
 from coterie.core.process import (
@@ -63,6 +65,9 @@ from coterie.training.callback import Callback, HookCaller
 from coterie.training.curriculum import lesson_of_log
 from coterie.training.run_parts import Outputs, RunComponents, Schedule
 from coterie.training.trainer import Trainer
+
+_UNCOMPARED = ("out", "progress", "log.", "checkpoint.", "workers.", "threads", "rank")
+"""Settings without effect on results, which TensorBoard does not compare."""
 
 _SIGNAL_EXIT_CODE = 128
 """Exit code of a process that a signal ended, minus the number of the signal."""
@@ -238,6 +243,9 @@ def _run(session: _Session) -> RunResult:
         logger = metrics_file
         if session.components.ranks.is_first:
             logger = _make_logger(session, metrics_file)
+            if wants_videos(config):
+                videos = TrainingVideos(config, folder.videos_path, trainer.algorithms, logger)
+                trainer.hooks.callbacks = (*trainer.hooks.callbacks, videos)
         trainer.log_to(logger)
         with (
             interruptible(trainer.request_stop) as signals,
@@ -247,6 +255,8 @@ def _run(session: _Session) -> RunResult:
             rare_garbage_collection(),
         ):
             trainer.run()
+            if config.log.wandb:
+                logger.summarize(_summarize(session, trainer))
     except (NonFiniteError, WorkersFailedError, EnvironmentFailedError, UserCodeError) as error:
         if not session.components.ranks.is_first:
             raise
@@ -333,8 +343,16 @@ def _make_logger(session: _Session, metrics_file: loggers.JsonlLogger) -> logger
     wanted: list[loggers.Logger] = [metrics_file]
     if config.log.tensorboard:
         steps = -1 if session.checkpoint is None else session.checkpoint.steps
-        purge = steps if folder.tensorboard_path.exists() else None
-        wanted.append(loggers.TensorBoardLogger(folder.tensorboard_path, purge_step=purge))
+        settings = {key: value for key, value in flatten(config.tree()) if not key.startswith(_UNCOMPARED)}
+        teams = [f"{name}/" for name in session.components.algorithms] if len(session.components.teams) > 1 else [""]
+        wanted.append(
+            loggers.TensorBoardLogger(
+                folder.path,
+                purge_step=steps if folder.event_files() else None,
+                settings=settings,
+                returns=[f"{area}/{team}return_mean" for team in teams for area in ("eval", "rollout")],
+            )
+        )
     wanted += trackers.trackers(config.log, folder.path, env=config.env.name, settings=config.tree())
     return loggers.Loggers(wanted)
 

@@ -282,6 +282,10 @@ class LogConfig(Model):
     """
     every: int = Field(default=1, ge=1, le=10**9)
     """Updates between log entries."""
+    video_every: Count | None = Field(default=None, ge=0, le=10**15)
+    """Environment steps between videos of an episode, which are recorded after evaluations, written to `videos/` and
+    sent to W&B; 0: none. Default: with W&B one at the end, otherwise none.
+    """
     git_patch: bool = True
     """Record changes in the git repository of the run's code in `manifest.json`: a patch of at most 100,000 bytes, and
     the names of untracked files.

@@ -32,7 +32,7 @@ except ImportError:  # on Windows, runs are not protected against two writers
 
 _REQUIRED = ("config.yaml", "manifest.json")
 _START_FILES = (
-    *("metrics.jsonl", "checkpoints", "tensorboard", "videos", "wandb", "wandb-id", "mlruns", "mlflow-id"),
+    *("metrics.jsonl", "checkpoints", "videos", "wandb", "wandb-id", "mlruns", "mlflow-id"),
     *(".writing-manifest.json", ".writing-config.yaml", "manifest.json", "config.yaml", "lock"),
 )
 """Files and folders that starting a run may create before the first result, in the order in which they are removed. If
@@ -42,7 +42,7 @@ that is interrupted, the rest is a run, or the interrupted start of one.
 _INTERRUPTED_START = {"lock", "config.yaml", ".writing-config.yaml", ".writing-manifest.json"}
 """Files of a start that was killed before the manifest was written. Another start may replace them."""
 
-_WRITTEN_FOLDERS = ("checkpoints", "checkpoints/segments", "tensorboard", "videos", "wandb", "mlruns")
+_WRITTEN_FOLDERS = ("checkpoints", "checkpoints/segments", "videos", "wandb", "mlruns")
 """Folders in a run to which its process writes, and from which it removes files."""
 
 _LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
@@ -73,7 +73,6 @@ class RunFolder:
     manifest_path = property(lambda self: self.path / "manifest.json")
     metrics_path = property(lambda self: self.path / "metrics.jsonl")
     checkpoints_path = property(lambda self: self.path / "checkpoints")
-    tensorboard_path = property(lambda self: self.path / "tensorboard")
     videos_path = property(lambda self: self.path / "videos")
 
     @classmethod
@@ -254,6 +253,10 @@ class RunFolder:
                     f"Train the run again, or use Coterie {version}."
                 )
 
+    def event_files(self) -> list[Path]:
+        """Returns the files of TensorBoard, which are in the folder itself: TensorBoard names runs by folder."""
+        return sorted(self.path.glob("events.out.tfevents.*"))
+
     def remove_if_empty(self) -> bool:
         """Removes a run without metrics and checkpoints, and the parent folders created for it. Used after a failed
         start.
@@ -270,8 +273,7 @@ class RunFolder:
             f.name.isdigit() for f in _folders(self.checkpoints_path)
         ):
             return False
-        for name in _START_FILES:
-            file = self.path / name
+        for file in (*self.event_files(), *(self.path / name for name in _START_FILES)):
             shutil.rmtree(file, ignore_errors=True) if file.is_dir() else file.unlink(missing_ok=True)
         self.close()
         _remove_empty(self._created)

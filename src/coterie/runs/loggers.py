@@ -10,11 +10,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.core import strict_json
 from coterie.core.errors import UserError
 from coterie.core.files import LARGEST_LOG, disk_error, read_bytes, without_links
+from coterie.core.metrics import by_team
+
+if TYPE_CHECKING:
+    from coterie.runs.summary import Summary
 
 Row = Mapping[str, float | int]
 """Names and values of the metrics at one time of a run. Every row contains `steps`."""
@@ -26,6 +30,12 @@ class Logger(ABC):
     @abstractmethod
     def write(self, row: Row) -> None:
         """Writes one row. Raises UserError if that fails, for example because the disk is full."""
+
+    def video(self, steps: int, path: Path) -> None:  # noqa: B027 (most loggers show no videos)
+        """Shows the video of an episode that was played after `steps` environment steps."""
+
+    def summarize(self, summary: Summary) -> None:  # noqa: B027
+        """Shows the summary of the run at its end."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -58,6 +68,14 @@ class Loggers(Logger):
     def write(self, row: Row) -> None:
         for logger in self.loggers:
             logger.write(row)
+
+    def video(self, steps: int, path: Path) -> None:
+        for logger in self.loggers:
+            logger.video(steps, path)
+
+    def summarize(self, summary: Summary) -> None:
+        for logger in self.loggers:
+            logger.summarize(summary)
 
     def flush(self) -> None:
         for logger in self.loggers:
@@ -192,16 +210,35 @@ def _parse_row(line: bytes) -> dict[str, Any] | None:
 # --------------------------------------------------------------------------------------------------------- other views
 
 
+_OVERVIEW = {
+    "eval/return_mean": "evaluation_return",
+    "rollout/return_mean": "training_return",
+    "selfplay/elo": "elo",
+    "time/steps_per_s": "steps_per_s",
+}
+"""Metrics that come first in TensorBoard, and their names there."""
+
+
 class TensorBoardLogger(Logger):
-    """Writes scalars for TensorBoard, against environment steps.
+    """Writes scalars for TensorBoard, against environment steps, and the settings for its tab HPARAMS.
+
+    TensorBoard sorts its cards by name, so the metrics that matter most are also in the group `0_overview`, its first.
 
     Args:
         folder: Folder of the event files.
         purge_step: Steps of the checkpoint from which a run resumes. TensorBoard hides later points, which were written
             before the run was resumed.
+        settings: Settings of the run by dotted key.
+        returns: Metrics that HPARAMS compares, such as `eval/return_mean`.
     """
 
-    def __init__(self, folder: Path, purge_step: int | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        purge_step: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        returns: Sequence[str] = (),
+    ):
         writer = library(
             "torch.utils.tensorboard", setting="log.tensorboard", name="TensorBoard", install="pip install tensorboard"
         ).SummaryWriter
@@ -210,18 +247,39 @@ class TensorBoardLogger(Logger):
             self._writer = writer(str(folder), purge_step=None if purge_step is None else purge_step + 1)
         except OSError as error:
             raise disk_error("the folder", folder, error) from error
+        if settings:
+            shown = {key: x if isinstance(x, bool | int | float) else str(x) for key, x in settings.items()}
+            summary = importlib.import_module("torch.utils.tensorboard.summary")
+            for part in summary.hparams(shown, dict.fromkeys(returns, 0.0)):
+                self._writer.file_writer.add_summary(part)
 
     def write(self, row: Row) -> None:
         steps = int(row["steps"])
         for name, value in row.items():
             if name != "steps":
                 self._writer.add_scalar(name, float(value), steps)
+        for name, value in _overview(row).items():
+            self._writer.add_scalar(f"0_overview/{name}", float(value), steps)
 
     def flush(self) -> None:
         self._writer.flush()
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _overview(row: Row) -> dict[str, float]:
+    """Returns the metrics that matter most by the names that TensorBoard shows."""
+    found = {}
+    for metric, label in _OVERVIEW.items():
+        for team, value in by_team(row, metric).items():
+            found[f"{label}/{team}".rstrip("/")] = value
+    for name, value in row.items():
+        area, *words = name.split("/")
+        if area == "eval" and "metric" in words[:-1]:
+            words.remove("metric")
+            found["/".join(("evaluation", *words))] = value
+    return found
 
 
 def library(module: str, *, setting: str, name: str, install: str) -> ModuleType:

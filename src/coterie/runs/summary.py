@@ -17,6 +17,7 @@ from coterie.core.markup import Markup, element, join, paragraphs, table
 from coterie.core.metrics import by_team
 from coterie.core.text import coterie_command, printable
 from coterie.runs.evaluations import RETURN_CONVENTION, return_error
+from coterie.runs.folder import RunFolder
 from coterie.runs.outcome import LAST, Level, Outcome, outcome_of
 from coterie.runs.plots import sparkline
 from coterie.runs.progress import duration, number
@@ -25,7 +26,6 @@ _FILES = (
     ("metrics", "metrics.jsonl"),
     ("curves", "curves.png"),
     ("checkpoints", "checkpoints"),
-    ("TensorBoard", "tensorboard"),
     ("videos", "videos"),
 )
 
@@ -184,6 +184,15 @@ class Summary:
             )
         )
 
+    def numbers(self) -> dict[str, dict[str, float | None]]:
+        """Returns the returns of each team as numbers, None where unknown."""
+        names = ("random", "start", "now", "now_error", "best", "best_error", "best_steps", "published")
+        found = {team.team or "team": {name: getattr(team, name) for name in names} for team in self.teams}
+        return {
+            team: {name: value if value is not None and math.isfinite(value) else None for name, value in own.items()}
+            for team, own in found.items()
+        }
+
     def _ratings(self) -> list[str]:
         """Returns a line per rating."""
         return [
@@ -288,7 +297,10 @@ def summarize(
         total=total,
         wall_s=max((row["time/wall_s"] for row in rows if row.get("time/wall_s") is not None), default=math.nan),
         teams=tuple(teams),
-        files=tuple((name, run / file) for name, file in _FILES if (run / file).exists()),
+        files=(
+            *((name, run / file) for name, file in _FILES if (run / file).exists()),
+            *([("TensorBoard", run)] if RunFolder(run).event_files() else []),
+        ),
         elo=_elo(rows),
     )
 

@@ -17,6 +17,7 @@ from coterie.core.errors import UserError
 from coterie.core.files import read_text, write_text
 from coterie.core.installation import install_extra
 from coterie.runs.loggers import Logger, Row, library
+from coterie.runs.summary import Summary
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,27 @@ class WandbLogger(Logger):
             mode=mode,
             settings=wandb.Settings(console="off"),  # the progress display uses the terminal
         )
+        self._wandb = wandb
         # Plotted against steps: the service's own counter cannot go back when a run resumes.
         self._run.define_metric("*", step_metric="steps")
         self._open = True
 
     def write(self, row: Row) -> None:
         self._run.log(dict(row))
+
+    def video(self, steps: int, path: Path) -> None:
+        self._run.log({"video": self._wandb.Video(str(path), format=path.suffix[1:]), "steps": steps})
+
+    def summarize(self, summary: Summary) -> None:
+        """Logs the table that training prints, and its numbers as the summary that W&B's table of runs shows."""
+        numbers = summary.numbers()
+        columns = [name for name in next(iter(numbers.values()), {}) if any(own[name] is not None for own in numbers.values())]
+        rows = [[team, *(own[name] for name in columns)] for team, own in numbers.items()]
+        if rows:
+            self._run.log({"summary": self._wandb.Table(columns=["team", *columns], data=rows), "steps": summary.steps})
+        for team, own in numbers.items():
+            prefix = "return/" if len(numbers) == 1 else f"return/{team}/"
+            self._run.summary.update({f"{prefix}{name}": own[name] for name in columns})
 
     def flush(self) -> None:
         pass
