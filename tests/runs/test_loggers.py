@@ -241,8 +241,8 @@ def test_tensorboard_shows_what_matters_first_and_the_settings(tmp_path):
     found = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     given = plugin_data_pb2.HParamsPluginData.FromString(found).session_start_info.hparams
     assert given["algo.lr"].number_value == 1e-3
-    assert (given["algo.rnn"].string_value, given["algo.share"].bool_value) == ("gru", True)
-    assert (given["algo.hidden_sizes"].string_value, given["env.x"].string_value) == ("[8, 8]", "None")
+    assert (given["algo.rnn"].string_value, given["algo.share"].string_value) == ("gru", "true")
+    assert (given["algo.hidden_sizes"].string_value, given["env.x"].string_value) == ("[8,8]", "null")
     metrics = events.SummaryMetadata("_hparams_/experiment").plugin_data.content
     infos = plugin_data_pb2.HParamsPluginData.FromString(metrics).experiment.metric_infos
     assert [info.name.tag for info in infos] == ["eval/a/return_mean"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -49,7 +50,7 @@ class TrainingVideos(Callback):
         self._recorded.add(event.steps)
         episodes = Episodes(
             policies=dict(event.policies),
-            modes=eval_modes("auto", self._learners),
+            modes=eval_modes("auto", dict(self._learners)),
             count=1,
             seed=seed_of(self._config.seed, "play"),
         )
@@ -58,6 +59,8 @@ class TrainingVideos(Callback):
             write_video(path, render_episodes(self._config, episodes, size=_SIZE))
         except UserError as error:  # the environment cannot be drawn
             self._can_record = False
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()
             print_message(f"no videos of this run: {error}")
             return
         self._logger.video(event.steps, path)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from coterie.config.messages import show
 from coterie.core import strict_json
 from coterie.core.errors import UserError
 from coterie.core.files import LARGEST_LOG, disk_error, read_bytes, without_links
@@ -248,7 +249,7 @@ class TensorBoardLogger(Logger):
         except OSError as error:
             raise disk_error("the folder", folder, error) from error
         if settings:
-            shown = {key: x if isinstance(x, bool | int | float) else str(x) for key, x in settings.items()}
+            shown = {key: x if type(x) in (int, float) else show(x) for key, x in settings.items()}
             summary = importlib.import_module("torch.utils.tensorboard.summary")
             for part in summary.hparams(shown, dict.fromkeys(returns, 0.0)):
                 self._writer.file_writer.add_summary(part)

@@ -100,7 +100,9 @@ class WandbLogger(Logger):
     def summarize(self, summary: Summary) -> None:
         """Logs the table that training prints, and its numbers as the summary that W&B's table of runs shows."""
         numbers = summary.numbers()
-        columns = [name for name in next(iter(numbers.values()), {}) if any(own[name] is not None for own in numbers.values())]
+        columns = [
+            name for name in next(iter(numbers.values()), {}) if any(own[name] is not None for own in numbers.values())
+        ]
         rows = [[team, *(own[name] for name in columns)] for team, own in numbers.items()]
         if rows:
             self._run.log({"summary": self._wandb.Table(columns=["team", *columns], data=rows), "steps": summary.steps})

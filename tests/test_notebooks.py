@@ -1,0 +1,177 @@
+"""Coterie in notebooks, whose kernels are processes of their own, and the notebooks of the documentation."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coterie.core import terminal
+from coterie.core.errors import UserError
+from coterie.runs.progress import NotebookProgress, progress
+from places import ROOT
+
+PAGES = sorted(path for path in (ROOT / "docs").rglob("*.ipynb") if "_build" not in path.parts)
+
+
+def executed(page: Path, folder: Path) -> list[dict[str, Any]]:
+    """Returns the code cells of a notebook that was executed in a folder, with their outputs."""
+    result = folder / "executed.ipynb"
+    words = [sys.executable, str(ROOT / "tests" / "helpers" / "run_notebook.py"), str(page), str(result)]
+    env = os.environ | {"JUPYTER_PLATFORM_DIRS": "1", "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [cell for cell in json.loads(result.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+def notebook(folder: Path, *cells: str) -> Path:
+    """Writes a notebook of code cells."""
+    made = [
+        {"cell_type": "code", "id": f"c{i}", "metadata": {}, "source": text, "outputs": [], "execution_count": None}
+        for i, text in enumerate(cells)
+    ]
+    content = {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    path = folder / "notebook.ipynb"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def text(value: Any) -> str:
+    return value if isinstance(value, str) else "".join(value)
+
+
+def html(cell: dict[str, Any]) -> str:
+    (output,) = cell["outputs"]
+    return text(output["data"]["text/html"])
+
+
+def errors_and_red(cells: list[dict[str, Any]]) -> list[Any]:
+    """Returns what a notebook shows in red."""
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    return [o for o in outputs if o["output_type"] == "error" or o.get("name") == "stderr"]
+
+
+TRAIN = """
+import coterie
+quick = dict(steps=200, num_envs=4, rollout_length=26, threads=1, device="cpu", out="runs/a", overwrite=True)
+run = coterie.train("mappo", "particle/simple_spread", eval={"episodes": 32}, **quick)
+"""
+
+
+@pytest.mark.slow
+def test_a_notebook_shows_one_bar_and_nothing_red(tmp_path: Path):
+    page = notebook(
+        tmp_path,
+        TRAIN,
+        TRAIN,
+        "run",
+        "coterie.make('particle/simple_tag')",
+        "coterie.diagnose(run)",
+        "coterie.load(run)",
+        "coterie.compare(run)",
+        "coterie.runs()",
+        "run.plot()",
+        "run.video(size=64)",
+        "coterie.train('mappo', **{'algo.lrr': 1})",
+    )
+    *cells, wrong = executed(page, tmp_path)
+    assert errors_and_red(cells) == []
+    train, again, *shown = cells
+    for cell in (train, again):
+        (bar,) = [output for output in cell["outputs"] if output["output_type"] != "stream"]
+        assert bar["output_type"] == "display_data"
+        assert '<progress value="1.0000"' in text(bar["data"]["text/html"])
+        assert "208 / 200 steps" in text(bar["data"]["text/plain"])
+    expected = ("evaluation return", "adversary_0", "checks found nothing", "agent_0", "algorithm", "runs/a")
+    for cell, words in zip(shown, (*expected, "data:image/png;base64,", "data:image/gif;base64,"), strict=True):
+        assert words in html(cell)
+    (error,) = wrong["outputs"]
+    assert error["ename"] == "UserError"
+    (line,) = error["traceback"]
+    assert line.startswith("UserError: algo.lrr (argument): no such setting. Did you mean 'algo.lr'")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_notebooks_of_the_documentation_run_and_have_outputs_of_their_code(page: Path, tmp_path: Path):
+    stored = [cell for cell in json.loads(page.read_text())["cells"] if cell["cell_type"] == "code"]
+    cells = executed(page, tmp_path)
+    for old, new in zip(stored, cells, strict=True):
+        fails = "raises-exception" in new["metadata"].get("tags", [])
+        assert fails or errors_and_red([new]) == []
+        kinds = [[(o["output_type"], *sorted(o.get("data", ()))) for o in cell["outputs"]] for cell in (old, new)]
+        streams = [[k for k in kind if k[0] != "stream"] for kind in kinds]
+        assert streams[0] == streams[1], "execute the notebooks again: python docs/generate.py --notebooks"
+    assert str(ROOT) not in page.read_text()
+
+
+# ------------------------------------------------------------------------------------------------ without a kernel
+
+
+class Display:
+    """A replacement for IPython's display handle, which counts updates."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def update(self, shown: NotebookProgress) -> None:
+        self.shown.append(shown._repr_html_())
+
+
+@pytest.fixture
+def display(monkeypatch: pytest.MonkeyPatch) -> Display:
+    """Makes this process look like the kernel of a notebook."""
+    found = Display()
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(
+        sys.modules,
+        "IPython.display",
+        SimpleNamespace(display=lambda shown, display_id: found),  # type: ignore[arg-type]
+    )
+    return found
+
+
+def test_the_bar_is_updated_in_place_and_escapes_what_it_shows(display: Display):
+    now = [0.0]
+    bar = NotebookProgress("mappo on <b>", interval_s=0.5, clock=lambda: now[0])
+    bar.print_line("run: <i>")
+    for steps in range(0, 100, 10):
+        now[0] += 0.25
+        bar.update(steps, 100, {"eval/<u>/return_mean": 1.0})
+    bar.print_line("a warning & more")
+    bar.close()
+    bar.close()
+    assert len(display.shown) == 8  # two lines, five of ten updates, and the end
+    last = display.shown[-1]
+    assert "<details><summary>about this run</summary>" in last
+    assert last.index("run: &lt;i&gt;") < last.index("</details>") < last.index("a warning &amp; more")
+    assert "&lt;u&gt;" in last
+    assert not {"<b>mappo on <b>", "<u>", "<i>"} & set(last.split("\n"))
+    assert "mappo on &lt;b&gt;" in last
+
+
+@pytest.mark.parametrize("mode", ["auto", "rich"])
+def test_a_notebook_gets_its_own_display_and_messages_that_are_not_red(
+    display: Display, capsys: pytest.CaptureFixture[str], mode: Any
+):
+    assert isinstance(progress(mode), NotebookProgress)
+    terminal.print_message("hello")
+    lines = progress("lines", title="title")
+    lines.close()
+    assert capsys.readouterr() == ("coterie: hello\ntitle\n", "")
+
+
+def test_elsewhere_messages_are_on_stderr(capsys: pytest.CaptureFixture[str]):
+    terminal.print_message("hello")
+    assert capsys.readouterr() == ("", "coterie: hello\n")
+
+
+def test_ipython_shows_mistakes_without_a_traceback():
+    assert UserError("steps=x: expected an integer")._render_traceback_() == ["UserError: steps=x: expected an integer"]
