@@ -1516,6 +1516,10 @@ class LogSettings(TypedDict, total=False):
     """
     every: int
     """Updates between log entries."""
+    video_every: Count | None
+    """Environment steps between videos of an episode, which are recorded after evaluations, written to `videos/`
+    and sent to W&B; 0: none. Default: with W&B one at the end, otherwise none.
+    """
     git_patch: bool
     """Record changes in the git repository of the run's code in `manifest.json`: a patch of at most 100,000 bytes,
     and the names of untracked files.
@@ -1786,7 +1790,9 @@ class TrainSettings(TypedDict, total=False):
     log: LogSettings
     """Logging."""
     progress: Literal["auto", "rich", "lines", "off"]
-    """Progress display: rich (a live table), lines, or off; auto is rich in a terminal and lines otherwise."""
+    """Progress display: rich (a live table), lines, or off; auto is rich in a terminal or notebook and lines
+    otherwise.
+    """
     network: str | Code
     """Network of the actor."""
     critic_network: str | Code
