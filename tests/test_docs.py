@@ -187,7 +187,8 @@ def test_every_page_is_reachable_from_the_readme():
         text = page.read_text(encoding="utf-8")
         links = [link.partition("#")[0] for link in _LINK.findall(text)]
         entries = [line for tree in _TOCTREE.findall(text) for line in tree.splitlines()]
-        links += [f"{entry}.md" for entry in entries if entry and not entry.startswith(":")]
+        named = [entry for entry in entries if entry and not entry.startswith(":")]
+        links += [f"{entry}.md" for entry in named if not (page.parent / f"{entry}.ipynb").exists()]
         queue += [(page.parent / link).resolve() for link in links if link and not link.startswith("http")]
     assert set(PAGES) <= reached
 
