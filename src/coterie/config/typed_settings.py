@@ -688,7 +688,7 @@ class ParticleSettings(TypedDict, total=False):
     terminate_at_limit: bool
     """Terminate episodes at the limit instead of truncating them."""
     dynamic_rescaling: bool
-    """Zoom pictures out until all bodies are visible."""
+    """Zoom each picture out until all bodies are visible. Otherwise the view is fixed, and arrows point to others."""
     collectors: int
     """Number of collectors."""
     deposits: int

@@ -321,13 +321,13 @@ class NotebookProgress(Progress):
         bar = element("progress", value=f"{state.share:.4f}", max="1", style="width: 20em; vertical-align: middle")
         position = join((bar, " ", state.position())) if state.total else "starting"
         returns = [
-            [team, *(number(values.get(team)) for values in (*state.latest.values(), state.best))]
+            [team, *(number(values.get(team)) for values in (*state.latest.values(), state.highest))]
             for team in dict.fromkeys(name for values in state.latest.values() for name in values)
         ]
         return join(
             (
                 paragraphs([element("b", self._heading), position]),
-                table(["return", *state.latest, "best"], returns) if returns else None,
+                table(["team return", *state.latest, "highest"], returns) if returns else None,
                 paragraphs([" · ".join(state.values())]) if state.values() else None,
                 folded("about this run", preformatted("\n".join(self._notes))) if self._notes else None,
                 preformatted("\n".join(self._lines)) if self._lines else None,
