@@ -88,7 +88,7 @@ def test_a_notebook_shows_one_bar_and_nothing_red(tmp_path: Path):
         assert bar["output_type"] == "display_data"
         assert '<progress value="1.0000"' in text(bar["data"]["text/html"])
         assert "200 / 200 steps" in text(bar["data"]["text/plain"])
-    expected = ("evaluation return", "adversary_0", "checks found nothing", "agent_0", "algorithm", "runs/a")
+    expected = ("team return", "adversary_0", "checks found nothing", "agent_0", "algorithm", "runs/a")
     for cell, words in zip(shown, (*expected, "data:image/png;base64,", "data:image/gif;base64,"), strict=True):
         assert words in html(cell)
     (error,) = wrong["outputs"]
