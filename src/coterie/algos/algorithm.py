@@ -240,6 +240,10 @@ class Algorithm(ABC):
 
     Config: ClassVar[type[BaseModel]]
     capabilities: ClassVar[Capabilities]
+    base: ClassVar[str] = "none"
+    """Algorithm of Coterie whose presets a class of your own starts from, unless `algo.base` names another. Subclasses
+    inherit it; none: the defaults of `Config`.
+    """
 
     policy: Policy
     rollout_length: int

@@ -197,6 +197,7 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
     """COMA, see the module's description."""
 
     Config: ClassVar = COMAConfig
+    base: ClassVar = "coma"
     capabilities: ClassVar = Capabilities(
         actions=frozenset({"discrete", "multi_discrete"}), images=True, cuda_graphs=True
     )

@@ -248,6 +248,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
     """DDPG and its multi-agent and twin-critic variants, see the module."""
 
     Config: ClassVar = DDPGConfig
+    base: ClassVar = "maddpg"
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, cuda_graphs=True)
 
     def __init__(self, config: DDPGConfig, context: AlgorithmContext) -> None:

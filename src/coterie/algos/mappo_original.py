@@ -63,6 +63,7 @@ class MAPPOOriginal(PPO):
     """PPO with separate optimizers and a critic that is trained first, see the module's description."""
 
     Config: ClassVar = MAPPOOriginalConfig
+    base: ClassVar = "mappo/original"
     capabilities: ClassVar = Capabilities(
         actions=ALL_ACTIONS, images=True, rnn=False, reward_streams=True, cuda_graphs=True
     )

@@ -190,6 +190,7 @@ class POCA(ClippedLearner):
     """MA-POCA, see the module's description."""
 
     Config: ClassVar = POCAConfig
+    base: ClassVar = "poca"
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, reward_streams=True, cuda_graphs=True)
     reported: ClassVar = (
         *("loss/policy", "loss/value", "loss/baseline", "policy/entropy", "policy/kl", "policy/clip_fraction"),

@@ -179,6 +179,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
     """PPO, IPPO and MAPPO, see the module's description."""
 
     Config: ClassVar = PPOConfig
+    base: ClassVar = "mappo"
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, reward_streams=True, cuda_graphs=True)
     reported: ClassVar = (
         *("loss/policy", "policy/entropy", "policy/kl", "policy/clip_fraction", "loss/value"),

@@ -321,6 +321,7 @@ class QLearning(OffPolicyLearner):
     """Q-learning with one of several mixers, see the module."""
 
     Config: ClassVar = QLearningConfig
+    base: ClassVar = "qmix"
     capabilities: ClassVar = Capabilities(
         actions=frozenset({"discrete", "multi_discrete"}), images=True, cuda_graphs=True, eval_mode="greedy"
     )

@@ -46,7 +46,10 @@ VARIANTS: dict[str, str] = {
 
 DEFAULT_ALGO = "mappo"
 
-_PARTS = ("Config", "capabilities", "update", "state_dict", "load_state_dict")
+NO_BASE = "none"
+"""Base of classes that start from the defaults of their `Config`."""
+
+_PARTS = ("Config", "base", "capabilities", "update", "state_dict", "load_state_dict")
 _BASE = "coterie.algos.algorithm.Algorithm"
 
 
@@ -102,6 +105,17 @@ def algorithm(name: str) -> Any:
     return found
 
 
+def class_with_base(cls: Any) -> type:
+    """Returns the class that an algorithm inherits its `base` from, or the algorithm's own if it sets one."""
+    return next(parent for parent in cls.__mro__ if "base" in vars(parent))
+
+
+def sharing_class(name: str) -> list[str]:
+    """Returns the algorithms that have the same class as an algorithm of Coterie, such as `ippo` for `mappo`."""
+    target = VARIANTS.get(name, ALGOS[base_name(name)])
+    return [other for other, of in ALGOS.items() if of == target]
+
+
 def _require_algorithm(found: Any, what: str) -> None:
     """Checks that an object is the class of an algorithm.
 
@@ -126,6 +140,10 @@ def _require_algorithm(found: Any, what: str) -> None:
         raise UserError(
             f"{what}: Config is {config!r}, not a settings class. Derive it from "
             "coterie.algos.base_config.LearnerConfig."
+        )
+    if reserved := sorted({"name", "base"} & set(config.model_fields)):
+        raise UserError(
+            f"{what}: {config.__name__} has a setting '{reserved[0]}', which algo.{reserved[0]} is already. Rename it."
         )
     if not hasattr(parts.capabilities, "learns"):
         raise UserError(

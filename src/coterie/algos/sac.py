@@ -262,6 +262,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
     """SAC and MASAC, see the module."""
 
     Config: ClassVar = SACConfig
+    base: ClassVar = "masac"
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, cuda_graphs=True, eval_mode="greedy")
 
     def __init__(self, config: SACConfig, context: AlgorithmContext) -> None:

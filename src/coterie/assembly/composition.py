@@ -44,10 +44,13 @@ def compose(*layers: list[Setting]) -> tuple[Leaves, list[Setting]]:
     algo, env, user = user_settings(*layers)
     family = sources.preset("env", env.partition("/")[0])  # for environments without a preset of their own
     leaves = {setting.key: setting for setting in (*family, *sources.preset("env", env))}
-    leaves |= _algo_presets(algo, env)
+    base = _base("algo.", algo, layers)
+    leaves |= _presets_of(algo, base, env)
     leaves = _overlay(leaves, user)
     for section, name in (("algo", algo), ("env", env)):
         leaves.setdefault(f"{section}.name", Setting(f"{section}.name", name, DEFAULT))
+    if base is not None:
+        leaves[base.key] = base
     for team in team_names(leaves.values()):
         _resolve_team_algo(team, leaves, layers, env=env)
         leaves = _inherit_sections(team, leaves)
@@ -89,12 +92,12 @@ def named(key: str, layers: Iterable[list[Setting]], default: str) -> str:
     for layer in layers:
         for setting in layer:
             if setting.key == key:
+                what = key.removesuffix(".name")
                 if not isinstance(setting.value, str):
-                    what = key.removesuffix(".name")
+                    listing = "envs" if what == "env" else "algos"
                     shown = messages.show(setting.value)
-                    raise UserError(f"{what}={shown}: expected a name. `coterie list {what}s` lists them.")
+                    raise UserError(f"{what}={shown}: expected a name. `coterie list {listing}` lists them.")
                 if len(setting.value) > _LONGEST_NAME:
-                    what = key.removesuffix(".name")
                     raise UserError(
                         f"{what}={messages.show(setting.value)}: a name of {len(setting.value):,} characters. "
                         f"Names have at most {_LONGEST_NAME}."
@@ -125,12 +128,16 @@ def _check_names(algo: str, env: str) -> None:
     """UserError for an unknown algorithm, variant or environment."""
     algo_registry.check_algorithm(algo)
     env_registry.check_environment(env)
-    if algo_registry.is_own_algorithm(algo):
-        return
+    if not algo_registry.is_own_algorithm(algo):
+        _check_preset("algo", algo)
+
+
+def _check_preset(setting: str, algo: str) -> None:
+    """UserError if a variant of one of Coterie's algorithms, which `setting` names, does not exist."""
     if algo != algo_registry.base_name(algo) and algo not in sources.presets("algo"):
         base = algo_registry.base_name(algo)
         variants = [name for name in sources.presets("algo") if algo_registry.base_name(name) == base]
-        raise UserError(f"algo={algo}: no such preset. {nearest(algo, variants)}")
+        raise UserError(f"{setting}={algo}: no such preset. {nearest(algo, variants)}")
 
 
 def _stack(layers: Iterable[list[Setting]]) -> list[Setting]:
@@ -151,6 +158,97 @@ def _without_replaced(layer: list[Setting], names: Mapping[str, str]) -> list[Se
         if setting.key == f"{section}.name" and setting.value != name
     }
     return [setting for setting in layer if setting.key.partition(".")[0] not in replaced]
+
+
+def _base(prefix: str, algo: str, layers: Iterable[list[Setting]]) -> Setting | None:
+    """Returns the setting that names the algorithm whose presets an algorithm from outside Coterie starts from.
+
+    Args:
+        prefix: Section of the algorithm: `algo.` or `teams.NAME.algo.`.
+        algo: Its name.
+        layers: Settings of the user, lowest precedence first.
+
+    Returns:
+        The user's setting `base`, or that of the class; None for Coterie's own algorithms.
+
+    Raises:
+        UserError: If one of Coterie's own algorithms is given a base, or the base is none of them.
+    """
+    key, section = f"{prefix}base", prefix.removesuffix(".")
+    given = next((s for layer in reversed([*layers]) for s in layer if s.key == key), None)
+    if not algo_registry.is_own_algorithm(algo):
+        if given is None:
+            return None
+        raise UserError(
+            f"{key}={messages.show(given.value)}: {algo} has presets of its own. Omit it, or set "
+            f"{section}={given.value}."
+        )
+    if given is None:
+        cls = algo_registry.algorithm(algo)
+        found = Setting(key, cls.base, f"class {algo_registry.class_with_base(cls).__name__}")
+    else:
+        found = replace(given, value=named(key, [[given]], ""))
+    name = found.value
+    if name != algo_registry.NO_BASE:
+        if not isinstance(name, str) or algo_registry.base_name(name) not in algo_registry.ALGOS:
+            where = f" ({found.origin})" if given is None else ""
+            fix = nearest(str(name), [*algo_registry.ALGOS, algo_registry.NO_BASE])
+            raise UserError(f"{key}={name}{where}: no such algorithm of Coterie. {fix}")
+        _check_preset(key, name)
+    return found
+
+
+def _presets_of(algo: str, base: Setting | None, env: str) -> Leaves:
+    """Returns the presets of an algorithm: its own, or those of its base without settings that its class lacks.
+
+    Defaults that the class changes with a `Config` derived from that of the base have precedence over presets.
+    """
+    if base is None:
+        return _algo_presets(algo, env)
+    if base.value == algo_registry.NO_BASE:
+        return {}
+    found = _algo_presets(base.value, env)
+    left_out = {*_missing_settings(algo, base.value, env), *(f"algo.{n}" for n in _changed_defaults(algo, base.value))}
+    return {key: setting for key, setting in found.items() if key not in left_out}
+
+
+def base_lines(config: RunConfig, origins: Mapping[str, str]) -> list[str]:
+    """Returns a line for each algorithm from outside Coterie that states where its settings come from.
+
+    Args:
+        config: Configuration of the run.
+        origins: Origin of each value by dotted key.
+    """
+    sections = {"algo": config.algo} | {f"teams.{name}.algo": team.algo for name, team in config.teams.items()}
+    lines = []
+    for section, algo in sections.items():
+        key = f"{section}.base"
+        if algo.base is None or origins[key].startswith("inherits "):
+            continue
+        if algo.base == algo_registry.NO_BASE:
+            lines.append(f"{key}=none: {algo.name} starts from the defaults of its class")
+            continue
+        line = f"{key}={algo.base}: {algo.name} starts from the presets of {algo.base}"
+        others = [name for name in algo_registry.sharing_class(algo.base) if name != algo.base]
+        if others and origins[key].startswith("class "):
+            line += f" ({origins[key]}, also that of {', '.join(others)})"
+        missing = [key.removeprefix("algo.") for key in _missing_settings(algo.name, algo.base, config.env.name)]
+        lines.append(f"{line}, without {', '.join(missing)}, which it lacks" if missing else line)
+    return lines
+
+
+def _missing_settings(algo: str, base: str, env: str) -> list[str]:
+    """Returns the keys of the base's presets that the class does not have."""
+    own = algo_registry.algorithm(algo).Config.model_fields
+    return [key for key in _algo_presets(base, env) if key.startswith("algo.") and key.split(".")[1] not in own]
+
+
+def _changed_defaults(algo: str, base: str) -> list[str]:
+    """Returns the settings to which a `Config` derived from that of the base gives another default."""
+    own, theirs = (algo_registry.algorithm(name).Config for name in (algo, base))
+    if not issubclass(own, theirs):
+        return []
+    return [name for name, field in theirs.model_fields.items() if own.model_fields[name].default != field.default]
 
 
 def _algo_presets(algo: str, env: str) -> Leaves:
@@ -174,13 +272,17 @@ def _resolve_team_algo(team: str, leaves: Leaves, layers: Iterable[list[Setting]
     top = str(leaves["algo.name"].value)
     loads_run = f"{prefix}run" in leaves and f"{prefix}name" not in leaves
     name = named(f"{prefix}name", layers, "frozen" if loads_run else top)
-    if name == top:
+    top_base = str(leaves["algo.base"].value) if "algo.base" in leaves else ""
+    if name == top and named(f"{prefix}base", layers, top_base) == top_base:
         inherited = [s for k, s in leaves.items() if k.startswith("algo.")]
         below = {f"teams.{team}.{s.key}": s.moved(f"teams.{team}.{s.key}", f"inherits {s.key}") for s in inherited}
     else:
         _check_names(name, env)
-        presets = [s for k, s in _algo_presets(name, env).items() if k.startswith("algo.")]
+        base = _base(prefix, name, layers)
+        presets = [s for k, s in _presets_of(name, base, env).items() if k.startswith("algo.")]
         below = {f"teams.{team}.{s.key}": s.moved(f"teams.{team}.{s.key}") for s in presets}
+        if base is not None:
+            below[base.key] = base
         origin = f"teams.{team}.run" if loads_run else DEFAULT
         below[f"{prefix}name"] = Setting(f"{prefix}name", name, origin)
     for layer in layers:

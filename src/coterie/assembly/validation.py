@@ -55,7 +55,7 @@ def validate(leaves: Leaves, user: Iterable[Setting]) -> RunConfig:
         UserError: For an unknown key or an invalid value.
     """
     schema = _schema_of(leaves)
-    known = _known_keys(schema)
+    known = _known_keys(schema, leaves)
     for setting in [*user, *leaves.values()]:
         _check_key(setting, schema, leaves, known)
     models = schema.models
@@ -96,7 +96,8 @@ def _team(team: str, model: type[BaseModel], leaves: Leaves) -> TeamConfig:
 def _choice(prefix: str, name: str, model: type[BaseModel], leaves: Leaves) -> Choice:
     own = {key.removeprefix(prefix): setting.value for key, setting in leaves.items() if key.startswith(prefix)}
     own.pop("name", None)
-    return Choice(name=name, params=_validated(model, sources.nest(own), prefix, leaves))
+    base = own.pop("base", None) if prefix.endswith("algo.") else None
+    return Choice(name=name, base=base, params=_validated(model, sources.nest(own), prefix, leaves))
 
 
 def _validated(model: type[Any], tree: dict[str, Any], prefix: str, leaves: Leaves) -> Any:
@@ -140,13 +141,15 @@ def _check_magnitude(key: str, value: Any, given: Setting | None) -> None:
 # --------------------------------------------------------------------------------------------------------- unknown keys
 
 
-def _known_keys(schema: _Schema) -> dict[str, Any]:
+def _known_keys(schema: _Schema, leaves: Leaves) -> dict[str, Any]:
     """Every valid leaf key with its field."""
     known = {
         k: f for k, f in messages.leaf_fields(RunConfig).items() if k.partition(".")[0] not in {"algo", "env", "teams"}
     }
     for prefix, model in schema.models.items():
         known |= {f"{prefix}name": None, **messages.leaf_fields(model, prefix)}
+        if f"{prefix}base" in leaves:
+            known[f"{prefix}base"] = None
     for team in schema.teams:
         own = messages.leaf_fields(TeamConfig, f"teams.{team}.")
         known |= {key: field for key, field in own.items() if not key.startswith(f"teams.{team}.algo.")}

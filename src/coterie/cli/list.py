@@ -29,6 +29,7 @@ def key_rows(overrides: list[str]) -> list[dict[str, Any]]:
         fields |= leaf_fields(TeamConfig, f"teams.{team}.") | leaf_fields(type(own.algo.params), f"teams.{team}.algo.")
     meanings = {
         "algo.name": "Name of the algorithm. Set it with algo=NAME.",
+        "algo.base": "Algorithm of Coterie whose presets an algorithm of your own starts from; none: its own defaults.",
         "env.name": "Name of the environment. Set it with env=NAME.",
     }
     return [

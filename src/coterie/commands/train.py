@@ -16,6 +16,7 @@ from rich.console import Console
 from coterie.assembly import rank_processes
 from coterie.assembly.arithmetic import configure_arithmetic
 from coterie.assembly.build import best_notes, build, graph_notes
+from coterie.assembly.composition import base_lines
 from coterie.assembly.environment import recorded_agents, require_recorded_agents, with_agent_order
 from coterie.assembly.learners import with_derived
 from coterie.assembly.local_ranks import local_result
@@ -87,7 +88,7 @@ class _Session:
     notes: tuple[str, ...] = ()
     """Lines to show before the training continues."""
     derived: tuple[str, ...] = ()
-    """Lines on settings of a new run that follow from its environment and length."""
+    """Lines on settings of a new run that follow from its algorithm, its environment and its length."""
 
 
 def train(resolved: Resolved, hooks: Sequence[Callback] = (), *, overwrite: bool = False) -> RunResult:
@@ -132,7 +133,7 @@ def train(resolved: Resolved, hooks: Sequence[Callback] = (), *, overwrite: bool
                 )
                 rank_processes.announce_run(folder.path, ranks)
                 session = _Session(config, folder, components, kernels, warm_start=warm, hooks=hooks)
-                return _run(replace(session, derived=tuple(derived)))
+                return _run(replace(session, derived=(*base_lines(config, resolved.origins), *derived)))
             finally:
                 folder.remove_if_empty()  # while it is locked: a sweep that starts again waits for it
                 folder.close()

@@ -91,12 +91,15 @@ class Choice(Model):
 
     name: str
     """Name, e.g. `mappo`, `ippo/yardstick`, `particle/simple_spread`, `package.module:factory`."""
+    base: str | None = None
+    """Algorithm of Coterie whose presets an algorithm of your own starts from, or `none`; null for Coterie's own."""
     params: SerializeAsAny[BaseModel]
     """Configuration of the class with that name."""
 
     @model_serializer
     def _serialize(self) -> dict[str, Any]:
-        return {"name": self.name, **self.params.model_dump(mode="json")}
+        base = {} if self.base is None else {"base": self.base}
+        return {"name": self.name, **base, **self.params.model_dump(mode="json")}
 
 
 class TeamConfig(Model):
@@ -380,7 +383,7 @@ class RunConfig(Model):
     def with_algo_params(self, team: str, values: Mapping[str, Any]) -> RunConfig:
         """Returns the configuration with other values of settings of the algorithm of `team`, which are not checked."""
         algo = self.algo_of(team)
-        algo = Choice(name=algo.name, params=algo.params.model_copy(update=values))
+        algo = algo.model_copy(update={"params": algo.params.model_copy(update=values)})
         if team not in self.teams:
             return self.model_copy(update={"algo": algo})
         own = self.teams[team].model_copy(update={"algo": algo})

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+from coterie.algos.registry import base_name, is_own_algorithm
+from coterie.config.messages import format_value
+from coterie.config.sources import preset
 from coterie.reports.comparison import Comparison, Estimate, PairResult, TaskResult
 from coterie.reports.options import Score
+from coterie.runs.curves import Run, differing_settings, settings_key
 
 SCORE_NAMES: dict[Score, str] = {
     "final": "last evaluation",
@@ -19,6 +24,9 @@ FEW = 5
 """Seeds below which intervals are too narrow to be trusted."""
 
 FEW_SEEDS = f"With fewer than {FEW} seeds, such intervals cover clearly less than 95%"
+
+_MOST_SETTINGS = 5
+"""Settings that the note on differing settings names."""
 
 _UNEQUAL_STEPS = 1.1
 """Ratio of steps above which trainings have different lengths. Smaller ones are the rounding to whole rollouts."""
@@ -87,6 +95,7 @@ def notes_on(comparison: Comparison) -> list[str]:
         *_seed_notes(comparison),
         *_coverage_notes(comparison),
         *_step_notes(comparison),
+        *_setting_notes(comparison),
         *_run_notes(comparison),
     ]
 
@@ -139,6 +148,33 @@ def _step_notes(comparison: Comparison) -> Iterator[str]:
             f"runs were trained for different numbers of steps: {listed(unequal)}. More steps can explain a better "
             "score. Learning curves show scores at equal steps"
         )
+
+
+def _setting_notes(comparison: Comparison) -> Iterator[str]:
+    """Yields a note on settings that differ between algorithms without being part of what tells them apart."""
+    found: dict[str, list[str]] = {}
+    for task in comparison.tasks:
+        groups = [r.trials[0].run.log for (name, _), r in comparison.results.items() if name == task]
+        for key in differing_settings([run for run in groups if run.all_settings]):
+            having = [run for run in groups if key in run.settings]
+            if not key.endswith(("algo.name", "algo.base")) and any(
+                _confounds(key, one, other) for one, other in itertools.combinations(having, 2)
+            ):
+                found.setdefault(key, []).extend(format_value(run.settings[key]) for run in having)
+    if found:
+        words = [f"{key} ({listed(list(dict.fromkeys(values)))})" for key, values in found.items()]
+        yield f"groups differ in more than the algorithm: {listed(words, _MOST_SETTINGS)}"
+
+
+def _confounds(key: str, one: Run, other: Run) -> bool:
+    """True if two algorithms differ in a setting that is not one of those that define algorithms of Coterie."""
+    if one.algo == other.algo or settings_key(one.settings[key]) == settings_key(other.settings[key]):
+        return False
+    if is_own_algorithm(one.algo) or is_own_algorithm(other.algo):
+        return True
+    names = {name for algo in (one.algo, other.algo) for name in (algo, base_name(algo))}
+    defining = {setting.key.removeprefix("algo.") for name in names for setting in preset("algo", name)}
+    return key.rpartition("algo.")[2] not in defining
 
 
 def _run_notes(comparison: Comparison) -> Iterator[str]:

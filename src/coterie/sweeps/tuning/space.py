@@ -83,7 +83,7 @@ _YAML_KINDS = {"log_uniform": "log", "uniform": "uniform", "integers": "int", "c
 
 _FIXED = (
     *("seed", "steps", "out", "device", "threads", "progress", "precision", "kernels", "cuda_graphs"),
-    *("algo.name", "env.name"),
+    *("algo.name", "algo.base", "env.name"),
 )
 _FIXED_SECTIONS = ("eval.", "log.", "checkpoint.", "workers.")
 
@@ -247,7 +247,7 @@ def _default_space(fields: Mapping[str, FieldInfo], resolved: Resolved) -> dict[
 
 
 def _require_searchable(key: str) -> None:
-    if key in _FIXED or key.startswith(_FIXED_SECTIONS) or key.endswith(".algo.name"):
+    if key in _FIXED or key.startswith(_FIXED_SECTIONS) or key.endswith((".algo.name", ".algo.base")):
         raise UserError(f"{key}: cannot be searched, trials would not be comparable. Give it one value.")
     if key.startswith("env.") and not key.startswith("env.wrappers"):
         raise UserError(f"{key}: cannot be searched, because it changes the task. Give it one value.")
