@@ -155,7 +155,8 @@ def train(
         callbacks: Functions that the run calls after rollouts, updates, evaluations and checkpoints.
         overwrite: Replace the run in the folder `out`, as when a cell of a notebook is executed again.
         **settings: Settings of the command line, nested or dotted: `steps=1e6`, `eval={"episodes": 100}`,
-            `**{"algo.lr": 5e-4, "teams.adversary.algo": "random"}`. `network` may be a function or class.
+            `**{"algo.lr": 5e-4, "teams.adversary.algo": "random"}`. `network` and `mixer` may be functions
+            or classes.
 
     Raises:
         UserError: If a setting is invalid. Nothing has been written or replaced then.
@@ -180,8 +181,8 @@ def resume(run: Run, *, callbacks: Sequence[Callback] = (), **settings: Any) -> 
     Args:
         run: Run to resume.
         callbacks: As in `train`. They are not stored in the run.
-        **settings: Settings that may change, such as `steps`. `env`, `algo` and `network` are the functions or classes
-            that were passed to `train` if they cannot be imported.
+        **settings: Settings that may change, such as `steps`. `env`, `algo`, `network` and `mixer` are the functions
+            or classes that were passed to `train` if they cannot be imported.
 
     Raises:
         UserError: If there is no such run or a setting cannot be changed.
@@ -394,7 +395,7 @@ def load(run: Run, checkpoint: str = "auto", device: str | torch.device = "cpu",
         run: Run to load.
         checkpoint: As in `evaluate`.
         device: Device of the networks.
-        **code: `env`, `algo` and `network` as in `resume`.
+        **code: `env`, `algo`, `network` and `mixer` as in `resume`.
 
     Raises:
         UserError: If there is no such run or checkpoint.

@@ -16,7 +16,7 @@ from algo_worlds import Probe, env_of, observe_x, unit_reward
 from coterie.algos.ppo import PPOConfig
 from coterie.core.errors import ReportedError, UserCodeError, UserError
 from coterie.core.seeds import generator
-from coterie.nets.config import BodyFactory, NetworkConfig
+from coterie.nets.config import ModuleFactory, NetworkConfig
 from coterie.nets.layers import MLP, Linear
 from coterie.nets.team import AgentNetwork
 from coterie.nets.user_body import UserBody, build_body
@@ -88,7 +88,7 @@ class Failing(Wide):
 
 
 def body(make: Any, in_features: int = 5, sets: int | None = None, seed: int = 0, **config: Any) -> MLP | UserBody:
-    factory = BodyFactory("lab:make", "algo.network", make)
+    factory = ModuleFactory("lab:make", "algo.network", make)
     return build_body(in_features, NetworkConfig(body=factory, **config), generator(seed, "weights"), sets)
 
 
@@ -96,7 +96,7 @@ def test_the_size_of_the_output_is_that_of_the_module():
     found = body(Wide)
     assert found.features == 7
     assert found(torch.zeros(11, 5)).shape == (11, 7)
-    network = AgentNetwork(5, 3, NetworkConfig(body=BodyFactory("lab:Wide", "algo.network", Wide)), generator(0, "w"))
+    network = AgentNetwork(5, 3, NetworkConfig(body=ModuleFactory("lab:Wide", "algo.network", Wide)), generator(0, "w"))
     out, _ = network(torch.randn(4, 2, 5), None, {})
     assert out.shape == (4, 2, 3)
 
@@ -236,7 +236,7 @@ def test_a_head_is_applied_to_the_features():
 
 def test_networks_of_a_run_do_not_share_their_weights():
     draw = generator(0, "weights")
-    factory = NetworkConfig(body=BodyFactory("lab:make", "algo.network", lambda n: nn.Linear(n, 1)))
+    factory = NetworkConfig(body=ModuleFactory("lab:make", "algo.network", lambda n: nn.Linear(n, 1)))
     found = [build_body(1, factory, draw) for _ in range(60)]
     assert len({next(part.parameters()).item() for part in found}) == 60
     assert [len(list(part.parameters())) for part in found] == [2] * 60

@@ -12,7 +12,7 @@ from coterie.config import user_code
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import TeamSpec
-from coterie.nets.config import Activation, BodyFactory, Init, NetworkConfig, RNNKind, ShareParams
+from coterie.nets.config import Activation, Init, ModuleFactory, NetworkConfig, RNNKind, ShareParams
 
 declare(
     Metric("loss/policy", "", "policy loss, mean over the update", better=None, combine="mean"),
@@ -249,8 +249,11 @@ class CriticConfig(LearnerConfig):
         return replace(network, hidden_sizes=sizes, obs_agent_id=ids, body=body, part="critic")
 
 
-def _body_factory(name: str | None, setting: str) -> BodyFactory | None:
-    """Imports a user's factory of torch modules. UserError if there is no such factory."""
-    if name in (None, "mlp"):
-        return None
-    return BodyFactory(name, setting, user_code.network_factory(name, setting))
+def _body_factory(name: str | None, setting: str) -> ModuleFactory | None:
+    """Imports a user's factory of hidden layers; None for Coterie's. UserError if there is no such factory."""
+    return None if name in (None, "mlp") else module_factory(name, setting)
+
+
+def module_factory(name: str, setting: str) -> ModuleFactory:
+    """Imports the user's factory of torch modules that a setting names. UserError if there is no such factory."""
+    return ModuleFactory(name, setting, user_code.module_factory(name, setting))

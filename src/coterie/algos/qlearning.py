@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -27,7 +27,7 @@ from coterie.algos.algorithm import (
     central_state_name,
     require_equal_spaces,
 )
-from coterie.algos.base_config import Derived, RunFacts
+from coterie.algos.base_config import Derived, RunFacts, module_factory
 from coterie.algos.graphed_steps import StepResult
 from coterie.algos.learner import CentralState
 from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner
@@ -52,7 +52,7 @@ from coterie.functional.returns import (
     valid_mask,
 )
 from coterie.functional.statistics import Reduction, masked_mean, masked_sum, valid_count
-from coterie.nets.config import CentralInputs
+from coterie.nets.config import CentralInputs, ModuleFactory
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.mixers import (
     Choices,
@@ -65,6 +65,7 @@ from coterie.nets.mixers import (
 )
 from coterie.nets.normalization import ObservationNormalizer
 from coterie.nets.team import CentralEncoder
+from coterie.nets.user_mixer import UserMixer
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 
 OUTPUT_GAIN = 0.01
@@ -73,12 +74,24 @@ EPSILON_DECAY_STEPS = 50_000
 """Environment steps over which epsilon decays if the length of the run is unknown."""
 
 
+def _check_own_mixer(value: str) -> str:
+    if ":" not in value:
+        raise ValueError("your own package.module:Class")
+    return value
+
+
+OwnMixer = Annotated[str, AfterValidator(_check_own_mixer)]
+"""A user's class or factory of mixers `package.module:Class`."""
+
+
 class QLearningConfig(OffPolicyConfig):
     """Settings of DDQN, IQL, VDN, QMIX, QPLEX and weighted QMIX."""
 
     lr: float = Field(1e-3, gt=0, lt=1)
-    mixer: MixerKind = "none"
-    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix or qplex."""
+    mixer: MixerKind | OwnMixer = "none"
+    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, or your own class of a torch module
+    package.module:Class, called as Class(agents, state_size, embed_dim=).
+    """
     mixer_input: Literal["auto", "state", "joint"] = "auto"
     """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
     state if there is one.
@@ -128,7 +141,12 @@ class QLearningConfig(OffPolicyConfig):
     @property
     def reads_central(self) -> bool:
         """True if the mixer reads a state or the joint observation."""
-        return self.mixer in ("qmix", "qplex")
+        return self.mixer not in ("none", "vdn")
+
+    @property
+    def mixer_factory(self) -> ModuleFactory | None:
+        """The user's factory of mixers; None if the mixer is one of Coterie's. UserError if it cannot be imported."""
+        return module_factory(self.mixer, "algo.mixer") if ":" in self.mixer else None
 
     @property
     def values_read_state(self) -> bool:
@@ -176,7 +194,7 @@ def require_consistent(team: TeamSpec, config: QLearningConfig) -> None:
         )
     if config.hypernet_layers == 1 and config.mixer != "qmix":
         raise UserError(f"algo.hypernet_layers=1: has no effect with algo.mixer={config.mixer}. Omit it.")
-    if config.weighting != "none" and config.mixer != "qmix":
+    if config.weighting != "none" and config.mixer in ("none", "vdn", "qplex"):
         raise UserError(f"algo.weighting={config.weighting}: requires QMIX. Set algo.mixer=qmix.")
 
 
@@ -213,15 +231,19 @@ def build_value(
     """
     joint = JointAction(team, policy.device)
     encoder = CentralEncoder(team, inputs, draw) if config.reads_central else None
-    mixer = build_mixer(
-        config.mixer,
-        agents=team.n,
-        state_size=0 if encoder is None else encoder.features,
-        joint_size=joint.size,
-        embed_dim=config.mixing_embed_dim,
-        hidden=None if config.hypernet_layers == 1 else config.hypernet_embed_dim,
-        generator=draw,
-    )
+    sizes = {"agents": team.n, "state_size": 0 if encoder is None else encoder.features}
+    if config.mixer_factory is not None:
+        embed_dim = config.mixing_embed_dim
+        mixer = UserMixer(config.mixer_factory, **sizes, embed_dim=embed_dim, generator=draw)
+    else:
+        mixer = build_mixer(
+            cast(MixerKind, config.mixer),
+            **sizes,
+            joint_size=joint.size,
+            embed_dim=config.mixing_embed_dim,
+            hidden=None if config.hypernet_layers == 1 else config.hypernet_embed_dim,
+            generator=draw,
+        )
     return TeamQNetwork(policy.net, mixer, encoder, joint)
 
 

@@ -180,8 +180,7 @@ def _base(prefix: str, algo: str, layers: Iterable[list[Setting]]) -> Setting | 
         if given is None:
             return None
         raise UserError(
-            f"{key}={messages.show(given.value)}: {algo} has presets of its own. Omit it, or set "
-            f"{section}={given.value}."
+            f"{key}={messages.show(given.value)}: {algo} has presets of its own. Omit it, or set {section} instead."
         )
     if given is None:
         cls = algo_registry.algorithm(algo)
@@ -193,7 +192,7 @@ def _base(prefix: str, algo: str, layers: Iterable[list[Setting]]) -> Setting | 
         if not isinstance(name, str) or algo_registry.base_name(name) not in algo_registry.ALGOS:
             where = f" ({found.origin})" if given is None else ""
             fix = nearest(str(name), [*algo_registry.ALGOS, algo_registry.NO_BASE])
-            raise UserError(f"{key}={name}{where}: no such algorithm of Coterie. {fix}")
+            raise UserError(f"{key}={messages.show(name)}{where}: no such algorithm of Coterie. {fix}")
         _check_preset(key, name)
     return found
 

@@ -34,7 +34,7 @@ def known_run_folder(run: Any, settings: dict[str, Any]) -> Path:
 
     Args:
         run: As in `run_folder`.
-        settings: Functions and classes under `env`, `algo` and `network`, which are removed.
+        settings: Functions and classes under `env`, `algo`, `network` and `mixer`, which are removed.
 
     Raises:
         UserError: If the run does not exist, or imports such code by its name.
@@ -72,7 +72,7 @@ def keep_code(runs: Iterable[Any], settings: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         runs: As in `run_folder`. Without runs, code stays among the settings.
-        settings: Functions and classes under `env`, `algo` and `network`, and other settings.
+        settings: Functions and classes under `env`, `algo`, `network` and `mixer`, and other settings.
 
     Returns:
         The other settings.
@@ -80,7 +80,7 @@ def keep_code(runs: Iterable[Any], settings: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: If a run does not exist, or if the runs import such code by its name.
     """
-    given = {key: settings[key] for key in ("env", "algo", "network") if _is_code(settings.get(key))}
+    given = {key: settings[key] for key in ("env", "algo", "network", "mixer") if _is_code(settings.get(key))}
     folders = [run_folder(run) for run in runs]
     if not given or not folders:
         return settings

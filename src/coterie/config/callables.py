@@ -1,4 +1,4 @@
-"""Environments, algorithms and networks that Python code passes as a function or class instead of a name.
+"""Environments, algorithms, networks and mixers that Python code passes as a function or class instead of a name.
 
 A function or class at the top level of a module gets the name `package.module:name`, by which every process imports it.
 Any other one, such as that of a script, a notebook or within a function, is kept by this process under `python:name`.
@@ -19,19 +19,19 @@ from coterie.core.errors import UserError, one_line
 PREFIX = "python:"
 """Prefix of names that only the process has to which the function was passed."""
 
-_CODE_KEYS = re.compile(r"(?:teams\.[^.]+\.)?(?:(env|algo)\.name|algo\.(?:critic_)?(network))")
+_CODE_KEYS = re.compile(r"(?:teams\.[^.]+\.)?(?:(env|algo)\.name|algo\.(?:critic_)?(network)|algo\.(mixer))")
 """Settings that a function or class may replace."""
 
-_EXAMPLES = {"env": "make_env", "algo": "MyAlgorithm", "network": "make_network"}
-_MEANINGS = {"env": "environment", "algo": "algorithm", "network": "network"}
+_EXAMPLES = {"env": "make_env", "algo": "MyAlgorithm", "network": "make_network", "mixer": "MyMixer"}
+_MEANINGS = {"env": "environment", "algo": "algorithm", "network": "network", "mixer": "mixer"}
 
 _functions: dict[str, Callable[..., Any]] = {}
 
 
 def kind_of(key: str) -> str | None:
-    """Returns `env`, `algo` or `network` for a setting that may name a user's own code, None for others."""
+    """Returns `env`, `algo`, `network` or `mixer` for a setting that may name a user's own code, None for others."""
     match = _CODE_KEYS.fullmatch(key)
-    return None if match is None else match[1] or match[2]
+    return None if match is None else match[1] or match[2] or match[3]
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -48,7 +48,7 @@ def keep(kind: str, names: Iterable[str], given: Any) -> None:
     """Keeps functions or classes under the names that a run has recorded.
 
     Args:
-        kind: Argument that passed them: `env`, `algo` or `network`.
+        kind: Argument that passed them: `env`, `algo`, `network` or `mixer`.
         names: Names of this kind in the run's settings.
         given: A function or class; for several, a list.
 
@@ -76,7 +76,7 @@ def keep(kind: str, names: Iterable[str], given: Any) -> None:
 
 
 def named(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns Python settings in which names replace functions and classes of environments, algorithms and networks."""
+    """Returns Python settings in which names replace functions and classes of the user."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         dotted = f"{prefix}{key}"
@@ -93,7 +93,7 @@ def find(name: str, kind: str = "env") -> Callable[..., Any]:
 
     Args:
         name: The name.
-        kind: Its use for error messages: `env`, `algo` or `network`.
+        kind: Its use for error messages: `env`, `algo`, `network` or `mixer`.
 
     Raises:
         UserError: If it was not passed to this process.
@@ -104,7 +104,7 @@ def find(name: str, kind: str = "env") -> Callable[..., Any]:
         raise UserError(
             f"{_MEANINGS[kind]} '{name}': {made} Python code that this process does not have ({own}). Pass it again: "
             f"coterie.resume(run, {kind}={example}). For the command line, train with "
-            f"{'algo.network' if kind == 'network' else kind}=package.module:{example}."
+            f"{f'algo.{kind}' if kind in ('network', 'mixer') else kind}=package.module:{example}."
         )
     return _functions[name]
 
@@ -129,7 +129,7 @@ def sources(settings: Mapping[str, Any]) -> dict[str, Any]:
         settings: All settings of the run by dotted key.
 
     Returns:
-        `env_source`, as by `source_of`, and `code_sources`, the same by key for algorithms and networks; {} for none.
+        `env_source`, as by `source_of`, and `code_sources`, the same by key for others; {} for none.
     """
     kinds = {key: kind_of(key) for key in settings}
     found = {key: source_of(str(settings[key])) for key, kind in kinds.items() if kind is not None}

@@ -115,13 +115,13 @@ def canonical(key: str) -> str:
     """
     if key in {"algo", "env"}:
         return f"{key}.name"
-    if key in {"network", "critic_network"}:
+    if key in {"network", "critic_network", "mixer"}:
         return f"algo.{key}"
     parts = key.split(".")
     if len(parts) == 3 and parts[0] == "teams":
         if parts[2] == "algo":
             return f"{key}.name"
-        if parts[2] in {"run", "network", "critic_network"}:
+        if parts[2] in {"run", "network", "critic_network", "mixer"}:
             return f"teams.{parts[1]}.algo.{parts[2]}"
     return key
 

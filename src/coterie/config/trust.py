@@ -29,7 +29,7 @@ _PROGRAMS = ("unity/",)
 _PETTINGZOO = ("pettingzoo", "atari", "butterfly", "classic", "sisl", "mpe2")
 """Packages of PettingZoo's environments. Other environments `pettingzoo/MODULE` are modules of any package."""
 
-_CODE_SETTINGS = tuple(f".algo.{name}" for name in ("name", "script", "network", "critic_network"))
+_CODE_SETTINGS = tuple(f".algo.{name}" for name in ("name", "script", "network", "critic_network", "mixer"))
 """Ends of the keys that may name code, besides `env.name`; a dot precedes them."""
 _LOCAL = {"workers.address": ("local", "auto"), "log.mlflow_uri": ("file", "sqlite")}
 """Settings that are addresses, which a run contacts, with the values and schemes that stay on this machine. The replies

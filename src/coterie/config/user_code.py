@@ -74,7 +74,7 @@ def load(target: str, what: str) -> Any:
     return found
 
 
-def network_factory(name: str, setting: str) -> Callable[..., Any]:
+def module_factory(name: str, setting: str) -> Callable[..., Any]:
     """Returns a user's factory of torch modules, `package.module:factory`.
 
     Args:
@@ -85,7 +85,7 @@ def network_factory(name: str, setting: str) -> Callable[..., Any]:
         UserError: If it cannot be imported or is not callable.
     """
     if name.startswith(callables.PREFIX):
-        return callables.find(name, "network")
+        return callables.find(name, "mixer" if setting.endswith("mixer") else "network")
     found = load(name, f"{setting}={name}")
     if not callable(found):
         raise UserError(f"{setting}={name}: expected a function or class of torch modules, not {type(found).__name__}.")

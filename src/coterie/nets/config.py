@@ -16,8 +16,8 @@ NetworkPart = Literal["actor", "critic", "q"]
 
 
 @dataclass(frozen=True)
-class BodyFactory:
-    """A user's factory of modules in place of hidden layers, see `nets/user_body.py`.
+class ModuleFactory:
+    """A user's factory of modules in place of hidden layers or a mixer, see `nets/user_body.py` and `user_mixer.py`.
 
     Attributes:
         name: Its name, `package.module:factory`.
@@ -60,7 +60,7 @@ class NetworkConfig:
     obs_agent_id: bool = False
     obs_last_action: bool = False
     normalize_obs: bool = False
-    body: BodyFactory | None = None
+    body: ModuleFactory | None = None
     part: NetworkPart = "actor"
     role: str | None = None
 

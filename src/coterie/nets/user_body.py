@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from coterie.core.errors import ReportedError, UserCodeError, UserError, one_line
-from coterie.nets.config import BodyFactory, NetworkConfig
+from coterie.nets.config import ModuleFactory, NetworkConfig
 from coterie.nets.layers import MLP, Linear
 
 _PROBE_ROWS = 3
@@ -69,26 +69,29 @@ class UserBody(nn.Module):
         self,
         in_features: int,
         config: NetworkConfig,
-        factory: BodyFactory,
+        factory: ModuleFactory,
         generator: torch.Generator,
         *,
         sets: int | None,
     ):
         super().__init__()
         self._factory, self._sets = factory, sets
-        arguments = {"role": config.role, "part": config.part}
+        options = {"role": config.role, "part": config.part}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-            parts = [_make(factory, in_features, arguments) for _ in range(sets or 1)]
+            parts = [
+                make_module(factory, {"input_size": in_features}, options, "[rows, input_size] to [rows, features]")
+                for _ in range(sets or 1)
+            ]
             sizes = [_probe(factory, part, in_features) for part in parts]
         if len({id(part) for part in parts}) < len(parts):
             raise UserError(
-                f"{_place(factory)} returned the same module twice. With algo.share_params=none each agent needs its "
+                f"{place_of(factory)} returned the same module twice. With algo.share_params=none each agent needs its "
                 f"own: create the module inside the factory{_location(factory.make)}."
             )
         if len(set(sizes)) > 1:
             raise UserError(
-                f"{_place(factory)} returned modules with {' and '.join(map(str, sorted(set(sizes))))} features for "
+                f"{place_of(factory)} returned modules with {' and '.join(map(str, sorted(set(sizes))))} features for "
                 f"agents of one role. Return the same number for all{_location(factory.make)}."
             )
         self.features = sizes[0]
@@ -102,40 +105,58 @@ class UserBody(nn.Module):
         except ReportedError:
             raise
         except Exception as error:
-            raise UserCodeError.of(_place(self._factory), "forward", error) from error
+            raise UserCodeError.of(place_of(self._factory), "forward", error) from error
         features = out[0] if self._sets is None else torch.stack(out)
         return features if head is None else head(features)
 
 
-def _make(factory: BodyFactory, in_features: int, arguments: dict[str, Any]) -> nn.Module:
-    """Calls the factory with those arguments that it has. UserError if it fails or returns no usable module."""
+def make_module(factory: ModuleFactory, sizes: dict[str, int], options: dict[str, Any], maps: str) -> nn.Module:
+    """Calls the factory with sizes, and with those options that it has parameters for.
+
+    Args:
+        factory: The user's factory.
+        sizes: Positional arguments by name.
+        options: Keyword arguments.
+        maps: Shapes of input and output of the module, for error messages.
+
+    Raises:
+        UserError: If it fails or returns no usable module.
+    """
     try:
         parameters = inspect.signature(factory.make).parameters.values()
         accepts_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
         names = {p.name for p in parameters if p.kind is not inspect.Parameter.POSITIONAL_ONLY}
-        known = {name: value for name, value in arguments.items() if accepts_any or name in names}
-        module = factory.make(in_features, **known)
+        known = {name: value for name, value in options.items() if accepts_any or name in names}
+        module = factory.make(*sizes.values(), **known)
     except ReportedError:
         raise
     except (Exception, SystemExit) as error:
-        called = f"It is called as {getattr(factory.make, '__name__', 'factory')}(input_size, role=, part=)."
-        raise UserError(f"{_place(factory)} failed: {one_line(error)}. {called}") from error
+        arguments = ", ".join([*sizes, *(f"{name}=" for name in options)])
+        called = f"It is called as {getattr(factory.make, '__name__', 'factory')}({arguments})."
+        raise UserError(f"{place_of(factory)} failed: {one_line(error)}. {called}") from error
     if not isinstance(module, nn.Module):
         found = type(module).__name__
         raise UserError(
-            f"{_place(factory)} returned a {found}{_location(factory.make)}: expected a torch.nn.Module from "
-            "[rows, input_size] to [rows, features]."
+            f"{place_of(factory)} returned a {found}{_location(factory.make)}: expected a torch.nn.Module from {maps}."
         )
     for part in module.modules():
         if isinstance(part, _BatchNorm | _DropoutNd):
             raise UserError(
-                f"{_place(factory)} contains {type(part).__name__}{_code_location(module, factory)}, which acts "
+                f"{place_of(factory)} contains {type(part).__name__}{code_location(module, factory)}, which acts "
                 "differently in training and evaluation. Remove it; torch.nn.LayerNorm is supported."
             )
     return module
 
 
-def _probe(factory: BodyFactory, module: nn.Module, in_features: int) -> int:
+def require_float32(factory: ModuleFactory, module: nn.Module, out: Tensor) -> None:
+    """Raises UserError if an output or the parameters of a user's module have another type."""
+    wrong = [x.dtype for x in (out, *module.parameters()) if x.dtype != torch.float32]
+    if wrong:
+        where = code_location(module, factory)
+        raise UserError(f"{place_of(factory)} has outputs or parameters of {wrong[0]}{where}: expected torch.float32.")
+
+
+def _probe(factory: ModuleFactory, module: nn.Module, in_features: int) -> int:
     """Returns the number of features of a module's output. UserError if it is not a float32 tensor [rows, features]."""
     x = torch.zeros(_PROBE_ROWS, in_features)
     given = f"an input of shape {list(x.shape)}"
@@ -145,31 +166,30 @@ def _probe(factory: BodyFactory, module: nn.Module, in_features: int) -> int:
     except ReportedError:
         raise
     except Exception as error:
-        raise UserError(f"{_place(factory)} failed in forward on {given}: {one_line(error)}.") from error
-    where = _code_location(module, factory)
+        raise UserError(f"{place_of(factory)} failed in forward on {given}: {one_line(error)}.") from error
+    where = code_location(module, factory)
     if isinstance(out, tuple | list):
         raise UserError(
-            f"{_place(factory)} returned a {type(out).__name__} for {given}{where}: expected one tensor [rows, "
+            f"{place_of(factory)} returned a {type(out).__name__} for {given}{where}: expected one tensor [rows, "
             "features]. Bodies have no hidden state; set algo.rnn=gru for a recurrent layer after the body."
         )
     if not isinstance(out, Tensor):
-        raise UserError(f"{_place(factory)} returned a {type(out).__name__} for {given}{where}: expected a tensor.")
+        raise UserError(f"{place_of(factory)} returned a {type(out).__name__} for {given}{where}: expected a tensor.")
     if out.ndim != 2 or len(out) != _PROBE_ROWS or not out.shape[1]:
         raise UserError(
-            f"{_place(factory)} returned shape {list(out.shape)} for {given}{where}: expected [{_PROBE_ROWS}, "
+            f"{place_of(factory)} returned shape {list(out.shape)} for {given}{where}: expected [{_PROBE_ROWS}, "
             "features]. Return one row of features per row of the input."
         )
-    wrong = [x.dtype for x in (out, *module.parameters()) if x.dtype != torch.float32]
-    if wrong:
-        raise UserError(f"{_place(factory)} has outputs or parameters of {wrong[0]}{where}: expected torch.float32.")
+    require_float32(factory, module, out)
     return out.shape[1]
 
 
-def _place(factory: BodyFactory) -> str:
+def place_of(factory: ModuleFactory) -> str:
+    """Returns the setting that names a factory, for error messages."""
     return f"{factory.setting}={factory.name}"
 
 
-def _code_location(module: nn.Module, factory: BodyFactory) -> str:
+def code_location(module: nn.Module, factory: ModuleFactory) -> str:
     """Returns ` (file:line)` of a module's forward if its class is the user's, else that of the factory."""
     own = not type(module).__module__.startswith("torch.")
     return _location(type(module).forward) if own else _location(factory.make)

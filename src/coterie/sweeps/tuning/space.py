@@ -339,7 +339,7 @@ def _values(kinds: tuple[Any, ...]) -> tuple[str, ...]:
             found.append("null")
         elif typing.get_origin(kind) is Literal:
             found += [format_value(value) for value in typing.get_args(kind)]
-        else:
+        elif kind is not str:  # text, such as a class of the user, is not searched
             return ()
     return tuple(found) if len(found) > 1 else ()
 
