@@ -152,7 +152,7 @@ def test_a_report_has_the_means_over_valid_entries(mixer: str, delta: float | No
     algorithm, collector = make(mixer=mixer, rnn="gru", huber_delta=delta, priority_alpha=0.5)
     weight = torch.tensor([0.5, 1.0, 2.0, 3.0])
     batch = algorithm.evaluate_batch(collect_rollout(algorithm, collector))
-    loss = algorithm._loss(batch, weight)
+    loss = algorithm.loss(batch, weight)
     (report,), sequence_errors = algorithm._report(batch, loss, torch.tensor([7.0]))
     entries = []
     for place in map(tuple, batch.valid.nonzero().tolist()):
@@ -184,7 +184,7 @@ def test_the_loss_of_weighted_qmix_is_that_of_both_values_by_loops(weighting: st
         q, central_q, target = (x[place].item() for x in (batch.q, batch.central_q, batch.target))
         own, others = cost(q - target), cost(central_q - target)
         terms.append(importance[place[1]].item() * (batch.weight[place].item() * own + others))
-    assert algorithm._loss(batch, importance).item() == pytest.approx(sum(terms) / len(terms), rel=1e-4)
+    assert algorithm.loss(batch, importance).item() == pytest.approx(sum(terms) / len(terms), rel=1e-4)
 
 
 def test_the_team_of_a_single_agent_has_the_targets_of_the_agent():

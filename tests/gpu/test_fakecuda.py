@@ -140,13 +140,13 @@ def flawed_learner(monkeypatch, flaw):
     """Returns a PPO learner on the fake device whose loss has a flaw, and its next rollout."""
     env = env_of(Everything(), 4, device=CUDA)
     learner = preset_learner("ippo", env, "none")
-    correct = learner._loss
+    correct = learner.loss_terms
 
-    def loss(batch, hidden_state):
+    def loss_terms(log_prob, entropy, value, batch):
         flaw(batch)
-        return correct(batch, hidden_state)
+        return correct(log_prob, entropy, value, batch)
 
-    monkeypatch.setattr(learner, "_loss", loss)
+    monkeypatch.setattr(learner, "loss_terms", loss_terms)
     return learner, collect_rollout(learner, Collector(env, {env.spec.default_teams()[0].name: learner.policy}, 0))
 
 

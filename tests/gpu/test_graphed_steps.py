@@ -122,8 +122,8 @@ def test_steps_of_all_updates_are_one_capture(cuda):
 
 def test_a_step_that_reads_on_the_host_is_refused_in_one_line(cuda):
     training = off_policy("QMIX", "on", CUDA)
-    loss = training.learner._loss
-    training.learner._loss = lambda batch, weight: loss(batch, weight) * batch.q.sum().item()
+    loss = training.learner.loss
+    training.learner.loss = lambda batch, weight: loss(batch, weight) * batch.q.sum().item()
     with pytest.raises(UserError) as error:
         training.update(0.0)
     assert str(error.value).startswith(

@@ -35,7 +35,7 @@ class TerminationBootstrapped(PPO):
 class AdvantageLeaks(PPO):
     """Resets the recursion of advantages at termination only."""
 
-    def _advantages(self, rollout, value, valid):
+    def advantages(self, rollout, value, valid):
         reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, common_reward=False)
         ends = rollout.terminated.unsqueeze(-1)
         advantage = gae(
@@ -112,16 +112,16 @@ class NotDiscounted(QLearning):
 class WrongSign(PPO):
     """Descends the objective of the policy."""
 
-    def _loss(self, batch, hidden_state):
-        terms = super()._loss(batch, hidden_state)
+    def loss_terms(self, *arguments):
+        terms = super().loss_terms(*arguments)
         return terms._replace(policy=-terms.policy)
 
 
 class EntropySign(PPO):
     """Adds the entropy to the loss."""
 
-    def _loss(self, batch, hidden_state):
-        terms = super()._loss(batch, hidden_state)
+    def loss_terms(self, *arguments):
+        terms = super().loss_terms(*arguments)
         return terms._replace(entropy=-terms.entropy)
 
 

@@ -45,7 +45,7 @@ from coterie.core.seeds import generator, restore
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Rollout
-from coterie.functional.counterfactual import coma_loss, component_mean, critic_loss, sum_by_component
+from coterie.functional.counterfactual import COMALoss, coma_loss, component_mean, critic_loss, sum_by_component
 from coterie.functional.returns import (
     agent_rewards,
     bootstrap_masks,
@@ -290,22 +290,36 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
             with torch.no_grad():
                 q = self.critic(batch.obs, batch.state, batch.joint_action, batch.last_joint_action)
         # Actor: loss and optimizer step
-        terms = coma_loss(
-            log_pi,
-            q,
-            batch.taken,
-            valid_mask(minibatch),
-            component=self._component,
-            normalize_advantage=self.config.normalize_advantage,
-            reduction=self.reduction,
-        )
+        terms = self.loss_terms(log_pi, q, batch.taken, valid_mask(minibatch))
         loss = terms.policy - coefficients["entropy"] * terms.entropy
         grad_norm = self._actor_optimizer.step(loss, {"policy": coefficients["policy"]})
         explained = self._explained_variance(q, batch)
         return torch.cat([torch.stack(terms).detach(), grad_norm, critic_report, explained])
 
+    def loss_terms(self, log_pi: Tensor, q: Tensor, taken: Tensor, valid: Tensor) -> COMALoss:
+        """Returns the terms of the actor's loss on a minibatch, see `coma_loss`; for subclasses to override.
+
+        The step descends L_policy - c_H H. Another term is added to one of these:
+        `terms._replace(policy=terms.policy + extra)`.
+
+        Args:
+            log_pi: log pi of each choice [T, B, N, A].
+            q: Values of each choice, without gradient [T, B, N, A].
+            taken: 1 at the choice taken in each component, else 0 [T, B, N, A].
+            valid: [T, B, N] bool, entries that are learned from.
+        """
+        return coma_loss(
+            log_pi,
+            q,
+            taken,
+            valid,
+            component=self._component,
+            normalize_advantage=self.config.normalize_advantage,
+            reduction=self.reduction,
+        )
+
     def targets(self, rollout: Rollout) -> tuple[Batch, Tensor]:
-        """Computes TD(lambda) targets with the target critic.
+        """Computes TD(lambda) targets with the target critic; for subclasses to override.
 
         Returns:
             The batch [T, B, ..], and log-probabilities of all choices with gradients [T, B, N, A].

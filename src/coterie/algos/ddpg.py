@@ -365,7 +365,9 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
-        """Returns the n-step returns [R, S, N] that bootstrap from the target critics' value of the next actions."""
+        """Returns the targets of the critics [R, S, N], n-step returns that bootstrap from the target critics' value of
+        the next actions; for subclasses to override.
+        """
         config = self.config
         successors = slice(self._burn_in + 1, len(batch.reward) + 1)
         actor = self.target_policy.module if config.next_action_policy == "target" else self.policy.net
@@ -391,7 +393,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         """
         valid = batch.critic_valid
         q = self.q_taken(batch)
-        loss = critic_loss(q, target, valid, batch.weight, reduction=self.reduction)
+        loss = self.value_loss(q, target, batch)
         grad_norm = self._critic_optimizer.step(loss, lr)[0]
         with torch.no_grad():
             error = torch.where(valid, q[0] - target, 0.0).abs()
@@ -399,6 +401,16 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
             means = [torch.where(valid, x, 0.0).sum() / count for x in (error, q[0], target)]
             report = torch.stack([loss.detach(), *means, grad_norm])
             return report, sequence_error(error, valid) if self.config.priority_alpha > 0 else None
+
+    def value_loss(self, q: list[Tensor], target: Tensor, batch: Batch) -> Tensor:
+        """Returns the loss of the critics [], see `critic_loss`; for subclasses to override.
+
+        Args:
+            q: Q of the actions taken by each critic [R, S, N].
+            target: Result of `targets`.
+            batch: The minibatch, with the valid entries and the importance weights of the sequences.
+        """
+        return critic_loss(q, target, batch.critic_valid, batch.weight, reduction=self.reduction)
 
     def q_taken(self, batch: Batch) -> list[Tensor]:
         """Returns Q of the actions taken [R, S, N] by each critic."""
@@ -411,7 +423,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         return torch.stack([value, self._policy_optimizer.step(loss, lr)[0]])
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns the actors' loss, and the mean of -Q that it descends."""
+        """Returns the actors' loss [], and the mean of -Q [] that it descends; for subclasses to override."""
         outputs, action = self.sample_joint_action(batch)
         with torch.no_grad():
             features = self.critic_features(self.critics[0], batch, batch.learned)

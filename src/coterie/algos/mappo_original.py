@@ -75,6 +75,12 @@ class MAPPOOriginal(PPO):
                 f"algo.rnn: {config.rnn} is not supported with critic steps on chunks of time "
                 f"(algo.critic_time_chunks={config.critic_time_chunks}). Use algo.rnn=none, or algo=mappo."
             )
+        for name in ("advantages", "loss_terms"):
+            if getattr(type(self), name) is not getattr(PPO, name):
+                raise UserError(
+                    f"{type(self).__name__}.{name}: has no effect in a class derived from MAPPOOriginal, whose steps "
+                    "compute advantages and losses of their own. Derive it from coterie.algos.ppo.PPO."
+                )
         super().__init__(config, context)
         self.config: MAPPOOriginalConfig = config
         self._sequence_length = sequence_length(config.sequence_length, self.rollout_length)

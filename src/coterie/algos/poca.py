@@ -246,7 +246,8 @@ class POCA(ClippedLearner):
         The `coefficients` include the weight of the `entropy` and `clip_eps`, the clip range of the ratio.
         """
         # Loss
-        terms = self._loss(batch, hidden_state, coefficients["clip_eps"])
+        log_prob, entropy, value = self._evaluate(batch, hidden_state)
+        terms = self.loss_terms(log_prob, entropy, value, batch, clip_eps=coefficients["clip_eps"])
         value_loss = terms.value + self.config.baseline_coef * terms.baseline
         loss = terms.policy + self.config.value_coef * value_loss - coefficients["entropy"] * terms.entropy
         # Optimizer step
@@ -267,11 +268,11 @@ class POCA(ClippedLearner):
         terminated, boundary = bootstrap_masks(rollout, centralized=True, agents_can_die=team.agents_can_die)
         valid = valid_mask(rollout)
         any_valid = valid.any(-1, keepdim=True)
-        returns = self._returns(rollout, values, terminated[..., :1, None], boundary[..., :1, None])
+        returns = self.returns(rollout, values, terminated[..., :1, None], boundary[..., :1, None])
         if self.reward_streams is None:
-            advantage = combined(returns - baseline, None) * config.extrinsic_weight
+            advantage = combined(self.advantages(returns, baseline), None) * config.extrinsic_weight
         else:
-            advantage = combined(returns - baseline, stream_weights)
+            advantage = combined(self.advantages(returns, baseline), stream_weights)
         target = returns if returns.shape[2] == 1 else _mean_of_valid(returns, valid)
         metrics = {
             "value/explained_variance": explained_variance(
@@ -307,8 +308,21 @@ class POCA(ClippedLearner):
         )
         return Targets(batch, critic_states, metrics, ValueState(moments, hidden_state))
 
-    def _returns(self, rollout: Rollout, values: Tensor, terminated: Tensor, boundary: Tensor) -> Tensor:
-        """Returns the lambda-returns of the group [T, B, 1, K], or of its members [T, B, N, K] where they differ.
+    def advantages(self, returns: Tensor, baseline: Tensor) -> Tensor:
+        """Returns the advantages of each reward signal [T, B, N, K]; for subclasses to override.
+
+        Advantages are normalized afterward if `normalize_advantage` is set. It is called without gradients.
+
+        Args:
+            returns: Result of `returns`.
+            baseline: Counterfactual baselines [T, B, N, K].
+        """
+        return returns - baseline
+
+    def returns(self, rollout: Rollout, values: Tensor, terminated: Tensor, boundary: Tensor) -> Tensor:
+        """Returns the targets of values and baselines, lambda-returns; for subclasses to override.
+
+        They are those of the group [T, B, 1, K], or of its members [T, B, N, K] where they differ.
 
         Args:
             rollout: Experience of the team.
@@ -369,8 +383,8 @@ class POCA(ClippedLearner):
         last_value, _ = evaluate(slice(last, last + 1), group_state, False)
         return torch.cat(values), last_value, tree_map(lambda *x: torch.cat(x), *before), hidden_state
 
-    def _loss(self, batch: Batch, hidden_state: dict[str, HiddenState], clip_eps: float | Tensor) -> POCALoss:
-        config = self.config
+    def _evaluate(self, batch: Batch, hidden_state: dict[str, HiddenState]) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns log-probabilities of the actions [.., N], entropies [.., N], and V and baselines [.., 1 + N, K]."""
         log_prob, entropy = self.policy.actor.evaluate(
             batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})
         )
@@ -378,6 +392,17 @@ class POCA(ClippedLearner):
         value, _ = self.critic(
             batch.obs, batch.state, batch.action, batch.present, batch.critic_first, hidden_state=critic_state
         )
+        return log_prob, entropy, value
+
+    def loss_terms(
+        self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch, *, clip_eps: float | Tensor
+    ) -> POCALoss:
+        """Returns the terms of the loss on a minibatch; arguments as for `poca_loss`; for subclasses to override.
+
+        The step descends L_policy + c_V (L_value + c_b L_baseline) - c_H H. Another term is added to one of these:
+        `terms._replace(policy=terms.policy + extra)`.
+        """
+        config = self.config
         return poca_loss(
             log_prob,
             entropy,

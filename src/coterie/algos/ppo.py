@@ -231,7 +231,8 @@ class PPO(ClippedLearner, GlobalCriticLearner):
     ) -> Tensor:
         """Takes a gradient step and returns its report [7]. `coefficients` include the weight of the `entropy`."""
         # Loss
-        terms = self._loss(batch, hidden_state)
+        log_prob, entropy, value = self._evaluate(batch, hidden_state)
+        terms = self.loss_terms(log_prob, entropy, value, batch)
         loss = terms.policy - coefficients["entropy"] * terms.entropy + self.config.value_coef * terms.value
         # Optimizer step
         grad_norms = self.optimizer.step(loss, coefficients)
@@ -251,7 +252,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         value = old_value * std + mean
         valid = valid_mask(rollout)
         critic_valid = valid_mask(rollout, of_team=self._centralized)
-        advantage, target = self._advantages(rollout, value, valid)
+        advantage, target = self.advantages(rollout, value, valid)
         policy_advantage = combined(advantage, stream_weights)
         metrics = {
             "value/explained_variance": explained_variance(target[..., 0], advantage[..., 0], critic_valid, reduction),
@@ -281,13 +282,18 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         )
         return Targets(batch, critic_states, metrics, ValueState(moments, hidden_state))
 
-    def _advantages(self, rollout: Rollout, value: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns advantages and lambda-returns of each reward signal [T, B, N, K].
+    def advantages(self, rollout: Rollout, value: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns advantages and the critic's targets, by default lambda-returns; for subclasses to override.
+
+        Advantages are normalized afterward if `normalize_advantage` is set. It is called without gradients.
 
         Args:
             rollout: Experience of the team.
-            value: [T + 1, B, N, K].
+            value: Values in the unit of returns [T + 1, B, N, K].
             valid: [T, B, N] bool, entries that the policy learns from.
+
+        Returns:
+            Advantages and targets of each reward signal, both [T, B, N, K].
         """
         config, team = self.config, self.team
         reward = agent_rewards(rollout, self._membership, team.has_group_reward, self._common_reward)
@@ -317,12 +323,27 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         assert self._length is not None
         return critic_values(self.critic, (obs, state), first, hidden_state, length=self._length)
 
-    def _loss(self, batch: Batch, hidden_state: dict[str, HiddenState]) -> PPOLoss:
-        config = self.config
+    def _evaluate(self, batch: Batch, hidden_state: dict[str, HiddenState]) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns log-probabilities of the actions [.., N], entropies [.., N] and normalized values [.., N, K]."""
         log_prob, entropy = self.policy.actor.evaluate(
             batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})
         )
         value, _ = self.critic(batch.obs, batch.state, batch.critic_first, hidden_state.get("critic", {}))
+        return log_prob, entropy, value
+
+    def loss_terms(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch) -> PPOLoss:
+        """Returns the terms of the loss on a minibatch, see `ppo_loss`; for subclasses to override.
+
+        The step descends L_policy - c_H H + c_V L_value. Another term is added to one of these:
+        `terms._replace(policy=terms.policy + extra)`.
+
+        Args:
+            log_prob: log pi(a | o) [.., N].
+            entropy: Entropy of pi(. | o) [.., N].
+            value: Values of the critic on the normalized scale [.., N, K].
+            batch: Old log-probabilities and values, advantages, targets, and the valid entries that means are over.
+        """
+        config = self.config
         return ppo_loss(
             log_prob,
             entropy,

@@ -11,7 +11,7 @@ reset, instead of being padded; Adam replaces RMSprop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -56,6 +56,7 @@ from coterie.nets.config import CentralInputs, ModuleFactory
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.mixers import (
     Choices,
+    Mixer,
     MixerKind,
     TeamQNetwork,
     UnrestrictedMixer,
@@ -213,14 +214,43 @@ def build_policy(
     return EpsilonGreedyPolicy(team, network, draw, device, config.output_gain)
 
 
+def make_mixer(config: QLearningConfig, team: TeamSpec, state_size: int, draw: torch.Generator) -> Mixer | None:
+    """Returns the configured mixer; None for independent learners.
+
+    Args:
+        config: Settings of the learner.
+        team: The team.
+        state_size: Features of the state, or of the joint observation, that the mixer reads; 0 for none.
+        draw: Source of the initial weights.
+    """
+    if (factory := config.mixer_factory) is not None:
+        embed_dim = config.mixing_embed_dim
+        return UserMixer(factory, agents=team.n, state_size=state_size, embed_dim=embed_dim, generator=draw)
+    return build_mixer(
+        cast(MixerKind, config.mixer),
+        agents=team.n,
+        state_size=state_size,
+        joint_size=JointAction(team, torch.device("cpu")).size,
+        embed_dim=config.mixing_embed_dim,
+        hidden=None if config.hypernet_layers == 1 else config.hypernet_embed_dim,
+        generator=draw,
+    )
+
+
+MakeMixer = Callable[[QLearningConfig, TeamSpec, int, torch.Generator], Mixer | None]
+"""A function with the arguments of `make_mixer`."""
+
+
 def build_value(
     config: QLearningConfig,
     team: TeamSpec,
     policy: EpsilonGreedyPolicy,
     inputs: CentralInputs,
     draw: torch.Generator,
+    *,
+    make_mixer: MakeMixer = make_mixer,
 ) -> TeamQNetwork:
-    """Returns the Q-networks of the policy with the configured mixer.
+    """Returns the Q-networks of the policy with a mixer.
 
     Args:
         config: Settings of the learner.
@@ -228,23 +258,11 @@ def build_value(
         policy: The policy.
         inputs: What the mixer reads besides Q-values.
         draw: Source of the initial weights.
+        make_mixer: Creates the mixer.
     """
-    joint = JointAction(team, policy.device)
     encoder = CentralEncoder(team, inputs, draw) if config.reads_central else None
-    sizes = {"agents": team.n, "state_size": 0 if encoder is None else encoder.features}
-    if config.mixer_factory is not None:
-        embed_dim = config.mixing_embed_dim
-        mixer = UserMixer(config.mixer_factory, **sizes, embed_dim=embed_dim, generator=draw)
-    else:
-        mixer = build_mixer(
-            cast(MixerKind, config.mixer),
-            **sizes,
-            joint_size=joint.size,
-            embed_dim=config.mixing_embed_dim,
-            hidden=None if config.hypernet_layers == 1 else config.hypernet_embed_dim,
-            generator=draw,
-        )
-    return TeamQNetwork(policy.net, mixer, encoder, joint)
+    mixer = make_mixer(config, team, 0 if encoder is None else encoder.features, draw)
+    return TeamQNetwork(policy.net, mixer, encoder, JointAction(team, policy.device))
 
 
 def build_central(
@@ -356,12 +374,12 @@ class QLearning(OffPolicyLearner):
         draw = generator(context.seed, "weights")
         self.policy: EpsilonGreedyPolicy = build_policy(config, team, draw, device)
         self.policy.epsilon = config.epsilon_start
-        self._mixes = config.mixer != "none"
         state_name = mixer_state(team, config)
         self._reads_obs = config.reads_central and state_name is None
         self._state = CentralState(config, team, state_name, device)
         inputs = CentralInputs(self._reads_obs, self._state.size)
-        self.value = build_value(config, team, self.policy, inputs, draw=draw)
+        self.value = build_value(config, team, self.policy, inputs, draw, make_mixer=self.make_mixer)
+        self._mixes = self.value.mixer is not None
         parts = {"value": self.value}
         if config.weighting != "none":
             parts["central"] = build_central(config, team, inputs, draw, device=device)
@@ -384,6 +402,16 @@ class QLearning(OffPolicyLearner):
             )  # fmt: skip
         self._create_buffer(config, context, config.n_step, self._state.names)
         self._create_step(self._step, (self._optimizer,), (self.module, *self._state.networks), (self.target,))
+
+    def make_mixer(
+        self, config: QLearningConfig, team: TeamSpec, state_size: int, draw: torch.Generator
+    ) -> Mixer | None:
+        """Returns the mixer of the agents' Q-values, see `coterie.nets.mixers.Mixer`; for subclasses to override.
+
+        The constructor calls it. `state_size` is the number of features of the state or joint observation that the
+        mixer reads, 0 if `config.mixer` is `none` or `vdn`; `draw` is the source of the initial weights.
+        """
+        return make_mixer(config, team, state_size, draw)
 
     # --------------------------------------------------------------------------------------------------- the update
 
@@ -414,7 +442,7 @@ class QLearning(OffPolicyLearner):
     def _step(self, sample: ReplaySample, lr: Mapping[str, float | Tensor]) -> StepResult:
         """Takes a gradient step; `lr` is the learning rate by module."""
         batch = self.evaluate_batch(sample.rollout)
-        loss = self._loss(batch, sample.weight)
+        loss = self.loss(batch, sample.weight)
         grad_norm = self._optimizer.step(loss, lr)
         self.target.update()
         return self._report(batch, loss, grad_norm)
@@ -425,7 +453,8 @@ class QLearning(OffPolicyLearner):
         q, next_q = self.reader.online(self.value, inputs["value"])
         timesteps, (reward, valid) = timesteps_of(rollout), self._rewards(rollout)
         with torch.no_grad():
-            target = self._targets(rollout, timesteps, reward, next_q=next_q, inputs=target_inputs)
+            next_value = self._next_value(rollout, timesteps, next_q=next_q, inputs=target_inputs)
+            target = self.targets(rollout, reward, next_value)
         target = target[: len(next(iter(q.values())))]
         timesteps = tree_map(lambda x: x[: len(target)], timesteps)
         actions = taken_actions(self.policy.net, tree_map(lambda x: x[: len(target)], rollout.action))
@@ -438,20 +467,29 @@ class QLearning(OffPolicyLearner):
         )
         return QBatch(q_taken, target, valid, central_q, weight=weight)
 
-    def _targets(
-        self, rollout: Rollout, timesteps: Timestep, reward: Tensor, *, next_q: Q, inputs: dict[str, Inputs]
-    ) -> Tensor:
-        """Returns the targets of all steps [T, S, N] or [T, S]."""
+    def _next_value(self, rollout: Rollout, timesteps: Timestep, *, next_q: Q, inputs: dict[str, Inputs]) -> Tensor:
+        """Returns the value of the next greedy actions by the target networks, [T, S, N] or [T, S]."""
         config = self.config
         next_timesteps = replace(tree_map(lambda x: x[1:], timesteps), alive=present_successors(rollout))
         next_target_q = self.reader.unroll(self.target_value, inputs["value"])
         next_target_q = {name: x[1:] for name, x in next_target_q.items()}
         actions = self._greedy(next_q if config.double_q else next_target_q, next_timesteps)
         if self._central is None:
-            next_value = self.evaluate(self.target_value, next_target_q, actions, next_timesteps)
-        else:
-            next_value = self._central.next_value(inputs["central"], actions, next_timesteps)
-        reward = self._scaled(reward)
+            return self.evaluate(self.target_value, next_target_q, actions, next_timesteps)
+        return self._central.next_value(inputs["central"], actions, next_timesteps)
+
+    def targets(self, rollout: Rollout, reward: Tensor, next_value: Tensor) -> Tensor:
+        """Returns the targets of all steps, n-step or lambda-returns; for subclasses to override.
+
+        With a mixer, rewards, values and targets are those of the team [T, S], else of each agent [T, S, N]. It is
+        called without gradients.
+
+        Args:
+            rollout: Sequences of T steps.
+            reward: Rewards before scaling.
+            next_value: Value of the next greedy actions by the target networks.
+        """
+        config, reward = self.config, self._scaled(reward)
         terminated, boundary = bootstrap_masks(rollout, self._mixes, self.team.agents_can_die)
         if self._mixes:
             terminated, boundary = terminated[..., 0], boundary[..., 0]
@@ -492,7 +530,13 @@ class QLearning(OffPolicyLearner):
             reward = reward + rollout.group_reward.sum(-1)
         return reward, valid.any(-1)
 
-    def _loss(self, batch: QBatch, weight: Tensor) -> Tensor:
+    def loss(self, batch: QBatch, weight: Tensor) -> Tensor:
+        """Returns the loss of a minibatch [], see `td_loss` and `weighted_td_loss`; for subclasses to override.
+
+        Args:
+            batch: Q-values of the actions taken, their targets, and the valid entries.
+            weight: Importance weights of the sequences [S].
+        """
         delta = self.config.huber_delta
         if batch.central_q is None or batch.weight is None:
             return td_loss(batch.q, batch.target, batch.valid, weight, huber_delta=delta, reduction=self.reduction)

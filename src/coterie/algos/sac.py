@@ -359,7 +359,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
 
     @torch.no_grad()
     def targets(self, rollout: Rollout, draw: PolicySample, temperature: Tensor) -> Tensor:
-        """Returns the soft n-step returns [L, S, N].
+        """Returns the targets of the critics, soft n-step returns [L, S, N]; for subclasses to override.
 
             y_t = r_t + gamma (alpha H(pi_{t+1}) + ...),    the last term being min_k E_pi[Q_k]
 
@@ -391,13 +391,17 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         q = self.evaluate(self.nets.critics, rollout, slice(0, -1), action, own_action=None)
         q = expected_q(self.nets.critics.taken(rollout.action), q)  # [2, L, S, N]
         valid = self.valid_mask(rollout, of_critic=True)
-        loss = critic_loss(q, target, valid, weight, reduction=self.reduction)
+        loss = self.value_loss(q, target, valid, weight)
         grad_norm = self.nets.critic_optimizer.step(loss, lr)[0]
         with torch.no_grad():
             error = torch.where(valid, (q - target).abs().mean(0), 0.0)
             mean_q, mean_error = (masked_mean(x, valid, self.reduction) for x in (q.mean(0), error))
             report = torch.stack([loss, mean_q, mean_error, grad_norm])
             return report, sequence_error(error, valid) if self.config.priority_alpha else None
+
+    def value_loss(self, q: Tensor, target: Tensor, valid: Tensor, weight: Tensor) -> Tensor:
+        """Returns the loss of the critics []; arguments as for `critic_loss`; for subclasses to override."""
+        return critic_loss(q, target, valid, weight, reduction=self.reduction)
 
     def _update_actor(
         self, rollout: Rollout, draw: PolicySample, temperature: Tensor, lr: Mapping[str, float | Tensor]
@@ -412,7 +416,10 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         return torch.stack([loss, loss_t, mean_entropy, temperature.mean(), grad_norm]).detach()
 
     def actor_losses(self, rollout: Rollout, draw: PolicySample, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the losses of policy and temperature, and the mean entropy; arguments as for `targets`."""
+        """Returns the losses of policy and temperature, and the mean entropy, each []; for subclasses to override.
+
+        Arguments are as for `targets`.
+        """
         config = self.config
         valid, policy_entropy = self.valid_mask(rollout, of_critic=False), draw.entropy[:-1]
         others_taken = self._others_taken(rollout)

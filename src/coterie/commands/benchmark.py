@@ -35,7 +35,7 @@ A rollout that is captured as a CUDA graph calls neither env.step nor policies: 
 
 _WARM_UP_ROUNDS = 2  # the first rounds fill caches and select kernels
 _LOOP_SHARE, _PHASES_SHARE = 0.5, 0.35  # shares of the time for the whole loop and its phases; the rest is for the env
-_TARGET_METHODS = ("targets", "_targets")  # methods of algorithms that run before the minibatches
+_TARGET_METHODS = ("targets", "_next_value")  # methods of algorithms that run before the minibatches
 _QUANTILE = 0.25
 _ACTION_STEPS = 64  # steps of random actions, sampled before the environment is timed
 
