@@ -384,3 +384,37 @@ def test_the_speed_is_that_of_the_last_minute() -> None:
     assert steps_per_second(rows) == pytest.approx(1.0)
     assert steps_per_second(rows[:1]) is None
     assert status(Path("nowhere")).state == "unreadable"
+
+
+def test_a_note_names_the_settings_in_which_groups_differ_besides_the_algorithm(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Those that define Coterie's own algorithms, such as the critic of IPPO, and those that one group lacks do not."""
+
+    def note(*runs: str) -> str:
+        assert compare(*(tmp_path / run for run in runs)) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return next((line for line in lines if "more than the algorithm" in line), "")
+
+    groups = {
+        "mappo": {"critic": "joint"},
+        "ippo": {"critic": "own"},
+        "lab:Own": {"critic": "own", "lr": 1e-4, "base": "ippo", "extra": 1},
+        "lab:Same": {"critic": "joint", "base": "mappo"},
+    }
+    for algo, settings in groups.items():
+        for seed in range(2):
+            write_run(tmp_path / algo.partition(":")[2] / algo.replace(":", "-") / str(seed), seed, algo,
+                      config={"algo": {"name": algo, "lr": 1e-3} | settings})  # fmt: skip
+    assert note("mappo", "ippo") == ""
+    assert note("mappo", "Same") == ""
+    assert "algorithm: algo.critic (joint, own), algo.lr (0.001, 0.0001)." in note("mappo", "Own")
+    assert "algorithm: algo.lr (0.001, 0.0001)." in note("ippo", "Own")
+    assert coterie.compare([tmp_path / "mappo", tmp_path / "Own"]).notes[-1].startswith("groups differ in more than")
+    assert (
+        main(
+            ["report", str(tmp_path / "mappo"), str(tmp_path / "Own"), "--no-videos", "--out", str(tmp_path / "r.html")]
+        )
+        == 0
+    )
+    assert "groups differ in more than the algorithm: algo.critic (joint, own), algo.lr" in (tmp_path / "r.html").read_text()
