@@ -411,10 +411,6 @@ def test_a_note_names_the_settings_in_which_groups_differ_besides_the_algorithm(
     assert "algorithm: algo.critic (joint, own), algo.lr (0.001, 0.0001)." in note("mappo", "Own")
     assert "algorithm: algo.lr (0.001, 0.0001)." in note("ippo", "Own")
     assert coterie.compare([tmp_path / "mappo", tmp_path / "Own"]).notes[-1].startswith("groups differ in more than")
-    assert (
-        main(
-            ["report", str(tmp_path / "mappo"), str(tmp_path / "Own"), "--no-videos", "--out", str(tmp_path / "r.html")]
-        )
-        == 0
-    )
-    assert "groups differ in more than the algorithm: algo.critic (joint, own), algo.lr" in (tmp_path / "r.html").read_text()
+    out = tmp_path / "r.html"
+    assert coterie.report([tmp_path / "mappo", tmp_path / "Own"], videos=False, out=out) == out
+    assert "Groups differ in more than the algorithm: algo.critic (joint, own), algo.lr" in out.read_text()
