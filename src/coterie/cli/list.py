@@ -173,9 +173,11 @@ def _find(name: str) -> dict[str, Any]:
     if ":" not in name and base not in known:
         raise UserError(f"{name}: no such algorithm. {nearest(name, known)}")
     row = algorithm_row(base)
-    if ":" in name and "missing" in row:
+    if ":" not in name:
+        return row
+    if "missing" in row:
         raise UserError(row["missing"])
-    return row
+    return row | {"base": algo_registry.algorithm(name).base}
 
 
 def _one_line(summary: str, width: int) -> str:
