@@ -13,6 +13,8 @@ from coterie.algos import registry
 from coterie.assembly.composition import base_lines
 from coterie.assembly.resolve import load_resolved, resolve
 from coterie.cli.list import key_rows
+from coterie.config.trust import trusted_runs
+from coterie.core.errors import UserError
 from tinyruns import assert_same, checkpoint_state, tiny, train
 
 MODULE = """
@@ -170,6 +172,10 @@ def test_a_run_states_its_presets_and_keeps_them(tmp_path: Path, capsys: pytest.
     assert "algo.base=" not in start("algo=mappo", "out=c")
     assert load_resolved(tmp_path / "b" / "config.yaml").config.algo.base == "ippo"
     assert main(["resume", "b", "steps=160"]) == 0
+    file = tmp_path / "b" / "config.yaml"
+    file.write_text(file.read_text().replace("base: ippo", "base: 3"))
+    with trusted_runs(), pytest.raises(UserError, match=r"algo\.base=3: expected a name"):
+        load_resolved(file)
     unrelated = resolve(["algo=variantlab:Unrelated", ENV, "algo.base=mappo"])
     (line,) = base_lines(unrelated.config, unrelated.origins)
     assert line.endswith("starts from the presets of mappo, without critic, epochs, num_minibatches, which it lacks")

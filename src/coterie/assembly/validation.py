@@ -96,7 +96,9 @@ def _team(team: str, model: type[BaseModel], leaves: Leaves) -> TeamConfig:
 def _choice(prefix: str, name: str, model: type[BaseModel], leaves: Leaves) -> Choice:
     own = {key.removeprefix(prefix): setting.value for key, setting in leaves.items() if key.startswith(prefix)}
     own.pop("name", None)
-    base = own.pop("base", None) if prefix.endswith("algo.") else None
+    base = None
+    if prefix.endswith("algo.") and own.pop("base", None) is not None:
+        base = named(f"{prefix}base", [list(leaves.values())], "")  # of a saved configuration that was edited
     return Choice(name=name, base=base, params=_validated(model, sources.nest(own), prefix, leaves))
 
 
