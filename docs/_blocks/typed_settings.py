@@ -39,7 +39,7 @@ Count = int | float | str
 """An integer that may be written as 1e6, or as a text: "20M", "500k"."""
 
 Code = Callable[..., Any]
-"""A function or class: one that makes environments, an algorithm, or a network."""
+"""A function or class: one that makes environments, an algorithm, a network, or a mixer."""
 '''
 
 _TAIL = '''
@@ -57,7 +57,7 @@ class OtherEnvSettings(TypedDict, extra_items=Any):
     """Name, or the function or class that makes the environment."""
 '''
 
-_CODE = {"network", "critic_network"}
+_CODE = {"network", "critic_network", "mixer"}
 
 
 class _Writer:
@@ -194,6 +194,7 @@ def source() -> str:
     code = {
         "network": ("str | Code", "Network of the actor."),
         "critic_network": ("str | Code", "Network of the critic."),
+        "mixer": ("str | Code", "Mixer of Q-values."),
     }
     own = {"algo": ("str | Code | AlgoSettings", TeamConfig.model_fields["algo"].description or "")} | code
     own["run"] = ("str | os.PathLike[str]", "Run of a frozen team.")

@@ -111,6 +111,8 @@ def algos(
     coterie list algos
 
     coterie list algos mappo
+
+    coterie list algos my_module:MyMAPPO
     """
     if name is None and not wide and not json:
         _print_brief()

@@ -15,7 +15,7 @@ Count = int | float | str
 """An integer that may be written as 1e6, or as a text: "20M", "500k"."""
 
 Code = Callable[..., Any]
-"""A function or class: one that makes environments, an algorithm, or a network."""
+"""A function or class: one that makes environments, an algorithm, a network, or a mixer."""
 
 
 class LearnerSettings(TypedDict, total=False):
@@ -326,8 +326,10 @@ class QLearningSettings(LearnerSettings, total=False):
     """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
     standard deviation (standardize), which changes the optimal policy where episodes differ in length.
     """
-    mixer: Literal["none", "vdn", "qmix", "qplex"]
-    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix or qplex."""
+    mixer: Literal["none", "vdn", "qmix", "qplex"] | str | Code
+    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, or your own class of a torch
+    module package.module:Class, called as Class(agents, state_size, embed_dim=).
+    """
     mixer_input: Literal["auto", "state", "joint"]
     """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
     state if there is one.
@@ -1715,6 +1717,8 @@ class TeamSettings(TypedDict, total=False):
     """Network of the actor."""
     critic_network: str | Code
     """Network of the critic."""
+    mixer: str | Code
+    """Mixer of Q-values."""
     run: str | os.PathLike[str]
     """Run of a frozen team."""
     rewards: RewardsSettings
@@ -1797,3 +1801,5 @@ class TrainSettings(TypedDict, total=False):
     """Network of the actor."""
     critic_network: str | Code
     """Network of the critic."""
+    mixer: str | Code
+    """Mixer of Q-values."""
