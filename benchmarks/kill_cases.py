@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 SMALL = (
-    *("num_envs=4", "steps=240", "rollout_length=10", "threads=1", "device=cpu", "progress=off"),
+    *("num_envs=4", "steps=240", "algo.rollout_length=10", "threads=1", "device=cpu", "progress=off"),
     *(
         "eval.every=80",
         "eval.episodes=4",

@@ -34,7 +34,7 @@ from coterie.runs.checkpoints import Checkpoints
 HERE = Path(__file__).resolve().parent
 RANKS = (1, 2, 4)
 JOB = (
-    *("algo=ippo", "env=particle/simple_spread", "env.variant=openai", "num_envs=64", "rollout_length=100"),
+    *("algo=ippo", "env=particle/simple_spread", "env.variant=openai", "num_envs=64", "algo.rollout_length=100"),
     *("threads=1", "device=cpu", "eval.episodes=256", "eval.num_envs=64", "checkpoint.policy_seconds=0"),
     *("log.tensorboard=false", "progress=off"),
 )

@@ -46,7 +46,7 @@ _MOST_SECONDS = 300.0
 _POLL_SECONDS = 0.01
 
 _SMALL = (
-    *("env=particle/simple_spread", "num_envs=8", "rollout_length=25", "threads=1", "device=cpu", "progress=off"),
+    *("env=particle/simple_spread", "num_envs=8", "algo.rollout_length=25", "threads=1", "device=cpu", "progress=off"),
     *("eval.every=2000", "eval.episodes=4", "eval.num_envs=4", "eval.min_episodes=4", "log.tensorboard=false"),
     *("checkpoint.every=200", "checkpoint.policy_seconds=0", "algo.hidden_sizes=[16]"),
 )

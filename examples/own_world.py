@@ -50,5 +50,5 @@ def make(num_envs, seed, device, stride=0.1):  # further parameters are settings
 
 if __name__ == "__main__":
     steps = sys.argv[1] if len(sys.argv) > 1 else "300k"
-    run = coterie.train(algo="ippo", env="own_world:make", steps=steps, rollout_length=21)
+    run = coterie.train(algo={"name": "ippo", "rollout_length": 21}, env="own_world:make", steps=steps)
     print(coterie.play(run, video="meeting.gif", size=240))

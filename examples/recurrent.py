@@ -11,9 +11,8 @@ import coterie
 
 steps = sys.argv[1] if len(sys.argv) > 1 else "1M"
 run = coterie.train(
-    algo={"name": "mappo", "rnn": "gru", "rnn_size": 64, "sequence_length": 26},
+    algo={"name": "mappo", "rnn": "gru", "rnn_size": 64, "sequence_length": 26, "rollout_length": 52},
     env="particle/simple_reference",
-    rollout_length=52,
     steps=steps,
 )
 

@@ -33,7 +33,7 @@ ALLOWED = {
     "target_update_interval": (1,), "burn_in": (0,),
 }  # fmt: skip
 FORBIDDEN = {
-    "rollout_length": (0, 100_001), "gradient_steps": (0, 100_001), "batch_size": (0, 1_000_001), "buffer_size": (0,),
+    "rollout_length": (0, 10**6 + 1), "gradient_steps": (0, 100_001), "batch_size": (0, 1_000_001), "buffer_size": (0,),
     "learning_starts": (-1,), "priority_alpha": (-1e-9, 1.001), "priority_beta": (-1e-9, 1.001), "tau": (0, 1.001),
     "target_update_interval": (0,), "burn_in": (-1,),
 }  # fmt: skip

@@ -17,8 +17,8 @@ from policy_cases import CPU
 
 def test_settings_have_limits_and_cannot_be_changed():
     assert RandomConfig().rollout_length == 128
-    assert [RandomConfig(rollout_length=n).rollout_length for n in (1, 100_000)] == [1, 100_000]
-    for length in (0, 100_001):
+    assert [RandomConfig(rollout_length=n).rollout_length for n in (1, 10**6)] == [1, 10**6]
+    for length in (0, 10**6 + 1):
         with pytest.raises(ValidationError, match="rollout_length"):
             RandomConfig(rollout_length=length)
     with pytest.raises(ValidationError, match="lr"):

@@ -10,7 +10,7 @@ import pytest
 from coterie.algos import registry
 from coterie.assembly import aliases
 from coterie.assembly.resolve import resolve, resolve_kwargs
-from coterie.config import messages
+from coterie.config import messages, sources
 from coterie.config.schema import RunConfig
 from coterie.core.errors import UserError
 
@@ -153,3 +153,33 @@ def test_a_name_with_another_meaning_is_explained_though_another_section_has_it(
     with pytest.raises(UserError, match=rf"^{key}: no such setting\. .* Set algo\.num_minibatches\."):
         resolve(["algo=mappo", f"{key}=64"])
     assert resolve(["algo=qmix", "algo.batch_size=64"]).config.algo.params.batch_size == 64
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        (["lr=1e-3"], "algo.lr", 1e-3),
+        (["gamma=0.9"], "algo.gamma", 0.9),
+        (["epochs=3"], "algo.epochs", 3),
+        (["hidden_sizes=[8]"], "algo.hidden_sizes", [8]),
+        (["rollout_length=20"], "algo.rollout_length", 20),
+        (["latest_ratio=0.25"], "selfplay.latest_ratio", 0.25),
+        (["env=particle/simple_tag", "episode_limit=7"], "env.episode_limit", 7),
+    ],
+)
+def test_a_name_without_its_section_is_accepted(given: list[str], key: str, value: object):
+    assert dict(sources.flatten(resolve(given).config.tree()))[key] == value
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["every=5"], r"^every: the name of several settings\. Write alternate\.every or .* or log\.every\.$"),
+        (["lr=1e-3", "algo.lr=1e-4"], r"^lr: algo\.lr is given, too"),
+        (["algo=mappo", "td_lambda=0.8"], r"^td_lambda: not a setting of algorithm 'mappo' but of coma"),
+        (["algo=qmix", "clip_range=0.1"], r"it is algo\.clip_eps, which algorithm 'qmix' does not have"),
+    ],
+)
+def test_a_name_without_its_section_that_is_ambiguous_or_lacking_is_refused(given: list[str], message: str):
+    with pytest.raises(UserError, match=message):
+        resolve(given)

@@ -10,7 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from coterie.algos import registry as algo_registry
 from coterie.algos.scripted import Random
-from coterie.assembly.resolve import change, load_resolved, resolve, resolve_kwargs
+from coterie.assembly.resolve import (
+    change,
+    load_resolved,
+    require_saved_settings,
+    resolve,
+    resolve_kwargs,
+    saved_settings,
+)
 from coterie.config import sources
 from coterie.config.provenance import to_yaml
 from coterie.config.schema import RunConfig
@@ -68,8 +75,8 @@ def test_defaults_are_mappo_on_simple_spread():
 
 def test_later_layers_win_and_values_keep_their_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     layers = {
-        ("env", "particle/simple_spread"): "num_envs: 1\nrollout_length: 1\neval: {every: 1, episodes: 1, num_envs: 1}",
-        ("algo", "ippo"): "rollout_length: 2\neval: {every: 2, episodes: 2, num_envs: 2}",
+        ("env", "particle/simple_spread"): "num_envs: 1\nsteps: 1\neval: {every: 1, episodes: 1, num_envs: 1}",
+        ("algo", "ippo"): "steps: 2\neval: {every: 2, episodes: 2, num_envs: 2}",
         ("algo_env", "ippo/particle/simple_spread"): "eval: {every: 3, episodes: 3, num_envs: 3}",
     }
 
@@ -83,7 +90,7 @@ def test_later_layers_win_and_values_keep_their_origin(tmp_path: Path, monkeypat
     config, origins = resolved.config, resolved.origins
     assert (config.seed, origins["seed"]) == (0, "default")
     assert (config.num_envs, origins["num_envs"]) == (1, "preset env/particle/simple_spread")
-    assert (config.rollout_length, origins["rollout_length"]) == (2, "preset algo/ippo")
+    assert (config.steps, origins["steps"]) == (2, "preset algo/ippo")
     assert (config.eval.every, origins["eval.every"]) == (3, "preset algo_env/ippo/particle/simple_spread")
     assert (config.eval.episodes, origins["eval.episodes"]) == (4, f"file {file}:2")
     assert (config.eval.num_envs, origins["eval.num_envs"]) == (5, "command line")
@@ -444,12 +451,27 @@ def test_layers_that_no_memory_holds_are_refused(words: list[str]) -> None:
         resolve(words)
 
 
-def test_a_rollout_length_of_the_run_precedes_those_of_algorithms():
-    own = ("algo=mappo", "env=particle/simple_tag", "algo.rollout_length=20", "teams.agent.algo.rollout_length=30")
-    config = resolve(own).config
+OWN_LENGTHS = ("algo=mappo", "env=particle/simple_tag", "algo.rollout_length=20", "teams.agent.algo.rollout_length=30")
+
+
+def test_there_is_one_rollout_length():
+    config = resolve(OWN_LENGTHS).config
     assert [config.rollout_length_of(team) for team in ("adversary", "agent")] == [20, 30]
-    config = resolve([*own, "rollout_length=7"]).config
-    assert [config.rollout_length_of(team) for team in ("adversary", "agent")] == [7, 7]
+    assert "rollout_length" not in config.tree()
+    with pytest.raises(UserError, match=r"^rollout_length: algo\.rollout_length is given, too, and means the same\."):
+        resolve([*OWN_LENGTHS, "rollout_length=7"])
+
+
+@pytest.mark.parametrize(("of_run", "expected"), [("null", [20, 30]), ("7", [7, 7])])
+def test_a_run_of_an_earlier_version_keeps_its_rollout_length(of_run: str, expected: list[int], tmp_path: Path):
+    """There, a rollout length of the run replaced those of all algorithms. Checkpoints have the same settings."""
+    resolved = resolve(OWN_LENGTHS)
+    old = tmp_path / "config.yaml"
+    old.write_text(to_yaml(resolved) + f"rollout_length: {of_run}\n")
+    config = load_resolved(old).config
+    assert [config.rollout_length_of(team) for team in ("adversary", "agent")] == expected
+    saved = saved_settings(resolved.config) | {"rollout_length": None if of_run == "null" else int(of_run)}
+    assert require_saved_settings(old, config, saved) == []
 
 
 def test_derived_values_replace_those_of_the_team_that_they_belong_to():

@@ -85,15 +85,15 @@ def test_many_environments_are_refused_before_memory_runs_out(monkeypatch: pytes
     monkeypatch.setattr(build, "free_bytes", lambda store, device: 10**9)
     cpu = torch.device("cpu")
     build.require_memory(resolve(["num_envs=2000"]).config, cpu)
-    huge = resolve(["num_envs=10M", "rollout_length=99"]).config
+    huge = resolve(["num_envs=10M", "algo.rollout_length=99"]).config
     with pytest.raises(UserError) as caught:
         build.require_memory(huge, cpu)
     message = str(caught.value)
     assert message.startswith("num_envs=10000000: the observations of a rollout of 99 steps alone need ")
     most = int(message.partition("about num_envs=")[2].partition(",")[0])
-    build.require_memory(resolve([f"num_envs={most}", "rollout_length=99"]).config, cpu)
+    build.require_memory(resolve([f"num_envs={most}", "algo.rollout_length=99"]).config, cpu)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    divided = resolve(["num_envs=10M", "rollout_length=99", "ranks=50"]).config  # on 25 machines
+    divided = resolve(["num_envs=10M", "algo.rollout_length=99", "ranks=50"]).config  # on 25 machines
     with pytest.raises(UserError, match="of memory, and") as caught:
         build.require_memory(divided, cpu)
     most_divided = int(str(caught.value).partition("about num_envs=")[2].partition(",")[0])

@@ -38,16 +38,16 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     "settings",
     [
-        ["algo=mappo", "rollout_length=4"],
-        ["algo=ippo", "rollout_length=4", "algo.rnn=gru", "algo.rnn_size=8", "algo.sequence_length=2"],
-        ["env=particle/simple_tag", "rollout_length=4", "teams.agent.algo=random"],
+        ["algo=mappo", "algo.rollout_length=4"],
+        ["algo=ippo", "algo.rollout_length=4", "algo.rnn=gru", "algo.rnn_size=8", "algo.sequence_length=2"],
+        ["env=particle/simple_tag", "algo.rollout_length=4", "teams.agent.algo=random"],
         [
             "env=particle/simple_tag",
             "algo.rollout_length=4",
             "teams.agent.algo=ippo",
             "teams.agent.algo.rollout_length=8",
         ],
-        ["algo=random", "rollout_length=4"],
+        ["algo=random", "algo.rollout_length=4"],
     ],
     ids=["feed-forward", "recurrent", "two teams", "two rollout lengths", "no learner"],
 )
@@ -70,9 +70,9 @@ def test_bench_prints_json_or_tables(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    assert run(["bench", "--seconds", "0.1", "--json", "rollout_length=4", *TINY]) == 0
+    assert run(["bench", "--seconds", "0.1", "--json", "algo.rollout_length=4", *TINY]) == 0
     assert json.loads(capsys.readouterr().out)["algo"] == "mappo"
-    assert run(["bench", "--seconds", "0.1", "rollout_length=4", *TINY]) == 0
+    assert run(["bench", "--seconds", "0.1", "algo.rollout_length=4", *TINY]) == 0
     output = capsys.readouterr().out
     assert "steps_per_s" in output
     assert "environment" in output
@@ -103,7 +103,7 @@ def test_the_learning_benchmark_trains_resumes_and_gathers(
     learning: ModuleType = script("learning")
     places = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     quick = ["--only", "simple-ppo", "--seeds", "0", *places]
-    tiny = ["num_envs=4", "rollout_length=26", "eval.every=100"]
+    tiny = ["num_envs=4", "algo.rollout_length=26", "eval.every=100"]
     tiny += ["eval.episodes=4", "eval.num_envs=4", "eval.min_episodes=4"]
     assert learning.main([*quick, "steps=200", *tiny]) == 0
     assert learning.main([*quick, "steps=200", *tiny]) == 0
@@ -154,7 +154,7 @@ def test_tuning_compares_the_same_configurations_and_chooses_the_best(
     places = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     with pytest.raises(UserError, match=r"seed5: not complete\. Train it first\."):
         tuning.main(["--seeds", "5", "--collect", *places])
-    tiny = ["num_envs=4", "rollout_length=8", "eval.every=20"]
+    tiny = ["num_envs=4", "algo.rollout_length=8", "eval.every=20"]
     tiny += ["eval.episodes=4", "eval.num_envs=4", "eval.min_episodes=4"]
     assert tuning.main(["--seeds", "5", "--steps", "40", *places, *tiny]) == 0
     found = json.loads((tmp_path / "results" / "coop_tuning.json").read_text())
@@ -332,7 +332,7 @@ def test_curves_of_ranks_are_trained_once_and_compared(
 ):
     rank_curves = script("rank_curves")
     monkeypatch.setattr(rank_curves, "RANKS", (1, 2))
-    tiny = ["num_envs=4", "rollout_length=10", "eval.episodes=4", "eval.num_envs=4", "algo.hidden_sizes=[8]"]
+    tiny = ["num_envs=4", "algo.rollout_length=10", "eval.episodes=4", "eval.num_envs=4", "algo.hidden_sizes=[8]"]
     words = ["--seeds", "0", "--steps", "200", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path)]
     for _ in range(2):
         assert rank_curves.main([*words, *tiny]) == 0
@@ -344,7 +344,7 @@ def test_curves_of_ranks_are_trained_once_and_compared(
         assert found["mean"] == found["scores"]["0"] == found["curves"]["0"][-1]
     assert "| 1 and 2 | " in (tmp_path / "rank_curves.md").read_text()
     with pytest.raises(UserError, match=r"trained with other settings \(.*rollout_length"):
-        rank_curves.main([*words, *tiny, "rollout_length=20"])
+        rank_curves.main([*words, *tiny, "algo.rollout_length=20"])
 
 
 # ------------------------------------------------------------------------------------------------------------- defaults

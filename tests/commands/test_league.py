@@ -157,7 +157,7 @@ def test_a_best_response_exploits_a_predictable_policy(runs: Path):
     given = [
         "algo.lr=5e-3",
         "num_envs=64",
-        "rollout_length=20",
+        "algo.rollout_length=20",
         "algo.entropy_coef=0",
         "algo.epochs=4",
         "eval.num_envs=64",

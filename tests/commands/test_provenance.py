@@ -131,7 +131,7 @@ def test_a_row_stands_if_the_present_code_repeats_its_bits(
     git = repository(provenance, tmp_path, monkeypatch)
     monkeypatch.setattr(verification, "LEAST_STEPS", 64)
     monkeypatch.setattr(verification, "COMMON", ("device=cpu", "threads=1", "log.tensorboard=false"))
-    words = ("algo=ippo", "env=matrix/climbing", "num_envs=4", "rollout_length=8")
+    words = ("algo=ippo", "env=matrix/climbing", "num_envs=4", "algo.rollout_length=8")
     job = jobs.Job("climbing", words, "agent", "agent", "climbing")
     source = {"git": {"revision": git("rev-parse", "HEAD").strip(), "modified": False}}
     row = {"common": list(verification.COMMON), "overrides": list(words), "seeds": {"0": source}}

@@ -20,7 +20,7 @@ from places import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")]
 
 _WORDS = (
-    *("algo=mappo", "env=particle/simple_spread", "num_envs=4", "rollout_length=25", "steps=3000", "device=cpu"),
+    *("algo=mappo", "env=particle/simple_spread", "num_envs=4", "algo.rollout_length=25", "steps=3000", "device=cpu"),
     *("threads=1", "eval.every=0", "checkpoint.every=200", "checkpoint.policy_seconds=0", "algo.hidden_sizes=[16]"),
     *("log.tensorboard=false", "progress=off"),
 )
@@ -74,7 +74,7 @@ def _small(script: str, run: Path, port: int) -> str:
     """Returns a script of the page that trains a small run on this machine."""
     changes = {
         "--nproc-per-node=4": "--nproc-per-node=1", "--master-port=29500": f"--master-port={port}",
-        "num_envs=4096 device=cuda": "num_envs=4 device=cpu rollout_length=25 steps=400 threads=1 eval.every=0 "
+        "num_envs=4096 device=cuda": "num_envs=4 device=cpu algo.rollout_length=25 steps=400 threads=1 eval.every=0 "
         "log.tensorboard=false progress=off",
     }  # fmt: skip
     for before, after in changes.items():

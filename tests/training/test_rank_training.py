@@ -24,7 +24,7 @@ from coterie.training.rank_states import num_ranks
 from coterie.training.run_parts import Outputs, Schedule
 from coterie.training.trainer import Trainer
 
-_SMALL = "algo.hidden_sizes=[8] kernels=off eval.episodes=4 eval.num_envs=2 num_envs=4 rollout_length=10"
+_SMALL = "algo.hidden_sizes=[8] kernels=off eval.episodes=4 eval.num_envs=2 num_envs=4 algo.rollout_length=10"
 _SPREAD = "env=particle/simple_spread env.agents=2 env.episode_limit=5 algo=ippo"
 _LESSONS = (
     "[{name: near, parameters: {speed: 0.5}, advance: {metric: steps, above: 60}}, {name: far, parameters: {speed: 1}}]"

@@ -96,7 +96,7 @@ def test_teams_with_different_algorithms_play_each_other(tmp_path: Path):
         "alternate.every=120",
         "steps=480",
         "env.episode_limit=10",
-        "rollout_length=10",
+        "algo.rollout_length=10",
     )
     snapshots = checkpoint_state(out)["callbacks"]["selfplay"]["ladder"]["snapshots"]
     assert {team for team, _, _ in snapshots} == {"adversary", "agent"}
@@ -253,7 +253,7 @@ def test_ratings_rise_only_in_a_game_with_better_and_worse_policies(tmp_path: Pa
         "selfplay.snapshot_interval=2k",
         "selfplay.rating_episodes=256",
         "num_envs=64",
-        "rollout_length=10",
+        "algo.rollout_length=10",
         "steps=20k",
         "eval.every=0",
         "algo.hidden_sizes=[8]",
@@ -359,7 +359,7 @@ def test_two_sided_games_are_learned_by_self_play(env: str, tmp_path: Path):
         "selfplay.snapshot_interval=300",
         "selfplay.rating_episodes=4",
         "steps=900",
-        "rollout_length=40",
+        "algo.rollout_length=40",
     )
     train(tmp_path / "run", "algo=ippo", f"env={env}", *settings)
     names = names_of(tmp_path / "run")

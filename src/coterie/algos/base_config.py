@@ -87,7 +87,7 @@ class LearnerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    rollout_length: int = Field(128, ge=1, le=100_000)
+    rollout_length: int = Field(128, ge=1, le=10**6)
     """Steps per environment between updates, including the reset step after each episode."""
     lr: float = Field(5e-4, gt=0, lt=1)
     """Adam's learning rate."""

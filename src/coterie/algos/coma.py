@@ -77,7 +77,7 @@ class COMAConfig(OnPolicyConfig):
     """The critic reads the previous actions of all agents of the team."""
     obs_last_action: bool = False
     """The actor reads the previous action of its agent."""
-    rollout_length: int = Field(32, ge=1, le=100_000)
+    rollout_length: int = Field(32, ge=1, le=10**6)
     lr: float = Field(1e-3, gt=0, lt=1)
     sequence_length: int | None = Field(None, ge=1, le=100_000)
     """Timesteps per sequence: traces of returns and recurrent networks do not extend over its ends; null: the rollout

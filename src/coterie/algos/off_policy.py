@@ -69,7 +69,7 @@ BATCH_SIZE, RECURRENT_BATCH_SIZE = 256, 32
 class OffPolicyConfig(LearnerConfig):
     """Settings that off-policy learners share."""
 
-    rollout_length: int = Field(32, ge=1, le=100_000)
+    rollout_length: int = Field(32, ge=1, le=10**6)
     hidden_sizes: tuple[Units, ...] = Field((128, 128), min_length=1)
     gradient_steps: int | None = Field(None, ge=1, le=100_000)
     """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in runs

@@ -27,7 +27,7 @@ class RandomConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    rollout_length: int = Field(128, ge=1, le=100_000)
+    rollout_length: int = Field(128, ge=1, le=10**6)
     """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
 
 
@@ -64,7 +64,7 @@ class FrozenConfig(BaseModel):
     """Checkpoint of that run: auto (the team's best), best, best:TEAM, last, or a number of steps, which takes the
     nearest one at or below it.
     """
-    rollout_length: int = Field(default=128, ge=1, le=100_000)
+    rollout_length: int = Field(default=128, ge=1, le=10**6)
     """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
 
 
@@ -129,7 +129,7 @@ class ScriptedConfig(BaseModel):
     """Name of a script of the environment (see `coterie list envs`), or your own as package.module:make; null: the
     first script of each role.
     """
-    rollout_length: int = Field(128, ge=1, le=100_000)
+    rollout_length: int = Field(128, ge=1, le=10**6)
     """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
 
 

@@ -1,7 +1,8 @@
-"""Names that users bring from other libraries.
+"""Other names of settings: those of other libraries, and short ones.
 
 Where meaning and unit are exactly those of a setting of Coterie, the name is accepted in its place (`EXACT`). Where
-they differ, the error explains the difference (`DIFFERENT`).
+they differ, the error explains the difference (`DIFFERENT`). A setting of a section may be named without the section,
+such as `lr` for `algo.lr`, if only one has the name. Settings of the algorithm come first.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def translate(layers: Iterable[list[Setting]]) -> list[list[Setting]]:
     """Replaces exact aliases by Coterie's keys and reports each one on stderr, once per process.
 
     Raises:
-        UserError: If a setting is given by two names.
+        UserError: If a setting is given by two names, or a short name is that of several settings.
     """
     layers = [list(layer) for layer in layers]
     return [_translate_layer(layer, layers) for layer in layers]
@@ -250,6 +251,43 @@ def _meanings(key: str, layers: list[list[Setting]]) -> Iterator[str]:
                 yield target
         elif section in ("", target_section) and word not in RunConfig.model_fields:
             yield target
+    if not section and word not in RunConfig.model_fields:
+        yield from _in_a_section(word, layers)
+
+
+def _in_a_section(word: str, layers: list[list[Setting]]) -> Iterator[str]:
+    """Yields the setting of a section that a short name means.
+
+    Raises:
+        UserError: If it is the name of several settings, with all of them.
+    """
+    if word in _algo_fields("algo", layers):
+        yield f"algo.{word}"
+        return
+    if word in DIFFERENT or owners(word):  # explained, as the algorithm lacks it
+        return
+    sections = (key for key in messages.leaf_fields(RunConfig) if not key.startswith(("algo.", "env.", "teams.")))
+    found = [key for key in sections if key.endswith(f".{word}")]
+    found += [f"env.{word}"] * (word in _env_fields(layers))
+    if len(found) > 1:
+        raise UserError(f"{word}: the name of several settings. Write {' or '.join(found)}.")
+    yield from found
+
+
+def owners(word: str) -> list[str]:
+    """Returns the algorithms that have a setting with this name."""
+    return sorted(name for name in algo_registry.ALGOS if word in algo_registry.algorithm(name).Config.model_fields)
+
+
+def _env_fields(layers: list[list[Setting]]) -> set[str]:
+    """Names of the settings of the environment; none for an unknown environment."""
+    name = named("env.name", layers, env_registry.DEFAULT_ENV)
+    try:
+        if env_registry.is_batch_factory(name):
+            return set(env_registry.factory_parameters(name) or ())
+        return set(env_registry.environment(name).Config.model_fields)
+    except UserError:  # reported when names are checked
+        return set()
 
 
 def _algo_fields(section: str, layers: list[list[Setting]]) -> set[str]:

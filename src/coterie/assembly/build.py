@@ -160,5 +160,5 @@ def require_memory(config: RunConfig, device: torch.device) -> None:
         raise UserError(
             f"num_envs={config.num_envs}: the observations of a rollout of {length:,} steps alone need "
             f"{format_bytes(needed)} of memory, and {format_bytes(free)} are free. "
-            f"Use about num_envs={most}, or a smaller rollout_length."
+            f"Use about num_envs={most}, or a smaller algo.rollout_length."
         )

@@ -101,7 +101,7 @@ def algorithm_contexts(
             num_envs=config.num_envs // ranks.size,
             seed=seed_of(config.seed, "team", name),
             device=device,
-            rollout_length=rounded[name] if learns[name] else config.rollout_length or shortest,
+            rollout_length=rounded[name] if learns[name] else shortest,
             ranks=ranks,
             steps=config.steps,
             cuda_graphs=config.cuda_graphs == "on",

@@ -94,6 +94,7 @@ def load_resolved(path: Path) -> Resolved:
             "Train the run again, or use Coterie 0.1."
         )
     require_trust(path, {setting.key: setting.value for setting in found}, _signed(found))
+    found = sources.with_present_names(found)
     try:
         return _finish({setting.key: setting for setting in found}, found)
     except UserError as error:
@@ -120,7 +121,7 @@ def saved_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def with_new_settings(saved: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
-    """Adds settings that did not exist when a run was saved, if they have their defaults.
+    """Renames settings of an earlier version, and adds those that did not exist, if they have their defaults.
 
     A default of a new setting keeps what Coterie did before, so the run continues with equal results.
 
@@ -129,6 +130,8 @@ def with_new_settings(saved: Mapping[str, Any], config: RunConfig) -> dict[str, 
         config: Configuration to compare it with.
     """
     defaults = set(_at_default(config))
+    renamed = sources.with_present_names([Setting(key, value, DEFAULT) for key, value in saved.items()])
+    saved = {setting.key: setting.value for setting in renamed}
     return {key: value for key, value in sources.flatten(config.tree()) if key in defaults} | dict(saved)
 
 

@@ -175,6 +175,8 @@ def _check_key(setting: Setting, schema: _Schema, leaves: Mapping[str, Setting],
     if key.startswith("env.") and models["env."].model_config.get("extra") == "allow" and not closed:
         return
     section = max((prefix for prefix in models if key.startswith(prefix)), key=len, default="")
+    if "." not in key and (aliases.owners(key) or any(name.startswith("algo.") for name in aliases.targets(key))):
+        section = "algo."
     own = str(leaves[f"{section}name"].value) if section.endswith("algo.") else ""
     raise _unknown_key(setting, section, own, known)
 
@@ -206,7 +208,7 @@ def _unknown_key(setting: Setting, section: str, algo: str, known: Iterable[str]
                 f"{key}{where}: no such setting. In Coterie it is {' or '.join(meant)}, "
                 f"which algorithm '{algo}' does not have."
             )
-        owners = _owners(key.removeprefix(section))
+        owners = aliases.owners(key.removeprefix(section))
         if owners:
             return UserError(
                 f"{key}{where}: not a setting of algorithm '{algo}' but of {_first_names(owners)}. "
@@ -226,11 +228,6 @@ def _lacking(difference: str, section: str, algo: str, known: Iterable[str]) -> 
 def _origin(setting: Setting | None) -> str:
     """Returns the origin of a setting in parentheses; "" for the command line and defaults."""
     return f" ({setting.origin})" if setting and setting.origin not in {COMMAND_LINE, DEFAULT} else ""
-
-
-def _owners(key: str) -> list[str]:
-    """Returns the algorithms that have the setting."""
-    return sorted(name for name in algo_registry.ALGOS if key in algo_registry.algorithm(name).Config.model_fields)
 
 
 def _first_names(names: list[str]) -> str:

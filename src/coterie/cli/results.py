@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie.assembly.rank_processes import reports_results
 from coterie.assembly.result import RunResult
-from coterie.config.sources import from_file
+from coterie.config.sources import from_run
 from coterie.core.terminal import print_json, print_line
 from coterie.runs.progress import number
 
@@ -44,5 +44,5 @@ def brief(result: RunResult) -> Iterator[str]:
 
 def _was_silent(run: Path) -> bool:
     """True if the run's configuration says `progress=off`."""
-    settings = {setting.key: setting.value for setting in from_file(run / "config.yaml", saved=True)}
+    settings = {setting.key: setting.value for setting in from_run(run / "config.yaml")}
     return settings.get("progress") in {"off", False}  # YAML 1.1 reads off as False

@@ -10,7 +10,7 @@ from typing import Any
 
 from coterie.assembly.resolve import Resolved, resolve_kwargs
 from coterie.config import callables
-from coterie.config.sources import flatten, from_file
+from coterie.config.sources import flatten, from_run
 from coterie.core.errors import UserError
 from coterie.runs.folder import RunFolder
 
@@ -84,7 +84,7 @@ def keep_code(runs: Iterable[Any], settings: dict[str, Any]) -> dict[str, Any]:
     folders = [run_folder(run) for run in runs]
     if not given or not folders:
         return settings
-    saved = [s for folder in folders for s in from_file(RunFolder.open(folder).config_path, saved=True)]
+    saved = [s for folder in folders for s in from_run(RunFolder.open(folder).config_path)]
     for kind, code in given.items():
         callables.keep(kind, [str(s.value) for s in saved if s.value and callables.kind_of(s.key) == kind], code)
     return {key: value for key, value in settings.items() if key not in given}

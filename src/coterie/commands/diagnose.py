@@ -23,7 +23,7 @@ from coterie.checks.diagnosis.network_checks import ActivityRecorder, scales_of,
 from coterie.checks.diagnosis.run_view import Sample, algo_settings, view_run
 from coterie.commands.arguments import run_folder
 from coterie.config.schema import RunConfig
-from coterie.config.sources import flatten, from_file
+from coterie.config.sources import flatten, from_run
 from coterie.core.errors import ReportedError, one_line
 from coterie.core.process import configure_process
 from coterie.core.seeds import generator, seed_of
@@ -60,7 +60,7 @@ def diagnose(run: Any, checkpoint: str = "auto") -> Diagnosis:
     """
     configure_process(threads=1)
     folder = RunFolder.open(run_folder(run))
-    settings = {setting.key: setting.value for setting in from_file(folder.config_path, saved=True)}
+    settings = {setting.key: setting.value for setting in from_run(folder.config_path)}
     manifest = folder.read_manifest()
     rows = loggers.read(folder.metrics_path)
     which = "last" if checkpoint == "auto" and folder.checkpoint is None else checkpoint

@@ -71,7 +71,7 @@ def nearest_keys(key: str, known: Iterable[str]) -> str:
     last = key.rpartition(".")[2]
     same_word = [candidate for candidate in known if candidate.rpartition(".")[2] == last]
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
-    by_word = {candidate.rpartition(".")[2]: candidate for candidate in known}
+    by_word = {key.rpartition(".")[2]: key for key in sorted(known, key=lambda key: key.startswith("algo."))}
     close_word = [by_word[word] for word in difflib.get_close_matches(last, by_word, n=3, cutoff=0.6)]
     matcher = difflib.SequenceMatcher(b=key)
 

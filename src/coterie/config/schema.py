@@ -330,8 +330,6 @@ class RunConfig(Model):
     """Seconds to wait for a rank that does not respond before all ranks end."""
     workers: WorkersConfig = WorkersConfig()
     """Worker processes."""
-    rollout_length: Count | None = Field(default=None, ge=1, le=10**6)
-    """Rollout length: steps per environment between updates, including reset steps. Default: the algorithm's."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of all random numbers."""
     device: Annotated[str, AfterValidator(_check_device)] = "auto"
@@ -377,8 +375,8 @@ class RunConfig(Model):
         return self.teams.get(name) or TeamConfig(algo=self.algo, rewards=self.rewards, imitation=self.imitation)
 
     def rollout_length_of(self, team: str) -> int:
-        """Returns the rollout length of `team`: that of the run, or that of its algorithm."""
-        return self.rollout_length or vars(self.algo_of(team).params)["rollout_length"]
+        """Returns the rollout length that `team` asks for, see `algorithm_contexts`."""
+        return vars(self.algo_of(team).params)["rollout_length"]
 
     def with_algo_params(self, team: str, values: Mapping[str, Any]) -> RunConfig:
         """Returns the configuration with other values of settings of the algorithm of `team`, which are not checked."""

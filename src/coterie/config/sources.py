@@ -98,6 +98,23 @@ def from_file(path: Path, saved: bool = False) -> list[Setting]:
     return from_text(text, str(path), origin)
 
 
+def from_run(path: Path) -> list[Setting]:
+    """Reads the `config.yaml` of a run, which an earlier version may have written. UserError as in `from_file`."""
+    return with_present_names(from_file(path, saved=True))
+
+
+def with_present_names(saved: list[Setting]) -> list[Setting]:
+    """Renames settings of a run of an earlier version, whose `rollout_length` was that of all algorithms."""
+    of_run = next((setting for setting in saved if setting.key == "rollout_length"), None)
+    if of_run is None:
+        return saved
+    kept = [setting for setting in saved if setting is not of_run]
+    if of_run.value is None:
+        return kept
+    name = re.compile(r"(teams\.[^.]+\.)?algo\.rollout_length")
+    return [of_run.moved(setting.key) if name.fullmatch(setting.key) else setting for setting in kept]
+
+
 def preset(kind: str, name: str) -> list[Setting]:
     """Returns the settings of a built-in preset; none if there is no such preset.
 

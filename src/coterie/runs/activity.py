@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from coterie.config.sources import from_file
+from coterie.config.sources import from_run
 from coterie.core import strict_json
 from coterie.core.errors import UserError
 from coterie.core.files import read_bytes, read_text, without_links
@@ -181,7 +181,7 @@ def status(path: Path) -> RunStatus:
 
 
 def _status(folder: RunFolder) -> RunStatus:
-    settings = {setting.key: setting.value for setting in from_file(folder.config_path, saved=True)}
+    settings = {setting.key: setting.value for setting in from_run(folder.config_path)}
     manifest = folder.read_manifest()
     steps = settings.get("steps")
     total = int(steps) if isinstance(steps, int | float) and math.isfinite(steps) else 0

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.config.sources import from_file
+from coterie.config.sources import from_run
 from coterie.core.errors import UserError, nearest
 from coterie.core.metrics import by_team
 from coterie.core.text import csv_text
@@ -104,7 +104,7 @@ class Run:
     def load(cls, path: Path) -> Run:
         """Loads the run in a folder. Raises UserError if there is none or its files cannot be read."""
         run = RunFolder.open(path)
-        settings = {setting.key: setting.value for setting in from_file(run.config_path, saved=True)}
+        settings = {setting.key: setting.value for setting in from_run(run.config_path)}
         manifest = run.read_manifest()
         seed = settings.get("seed", manifest.get("seed"))
         return cls(

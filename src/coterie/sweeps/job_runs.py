@@ -117,7 +117,7 @@ def _saved_settings(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any] | N
     run = RunFolder(path)
     if not (run.config_path.is_file() and run.manifest_path.is_file()):
         return None
-    saved = sources.from_file(run.config_path, saved=True)
+    saved = sources.from_run(run.config_path)
     derived = {setting.key for setting in saved if setting.origin.startswith(DERIVED)}
     return {s.key: None if s.key in derived and wanted.get(s.key) is None else s.value for s in saved}
 

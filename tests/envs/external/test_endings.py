@@ -237,7 +237,16 @@ waiting.END_SECONDS = float(os.environ["END_SECONDS"])
 from coterie.__main__ import main
 sys.exit(main())
 """
-TRAIN = ("train", "algo=ippo", "num_envs=2", "steps=40", "rollout_length=10", "threads=1", "progress=off", "--json")
+TRAIN = (
+    "train",
+    "algo=ippo",
+    "num_envs=2",
+    "steps=40",
+    "algo.rollout_length=10",
+    "threads=1",
+    "progress=off",
+    "--json",
+)
 RANDOM = ("evaluate", "--algo", "random", "--episodes", "2", "--json")
 
 

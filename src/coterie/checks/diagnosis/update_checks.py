@@ -235,4 +235,4 @@ def more_steps(run: RunView, team: TeamView, steps: float) -> str:
 
 
 def _per_update(run: RunView, team: TeamView) -> int:
-    return run.num_envs * int(run.number("rollout_length") or team.number("rollout_length") or 1)
+    return run.num_envs * int(team.number("rollout_length") or 1)

@@ -203,7 +203,7 @@ def test_training_continues_after_a_failure_and_counts_it(tmp_path: Path):
         num_envs=4,
         steps=1600,
         workers={"count": 2},
-        rollout_length=20,
+        **{"algo.rollout_length": 20},
         device="cpu",
         threads=1,
         out=tmp_path / "run",
@@ -220,7 +220,7 @@ def test_training_continues_after_a_failure_and_counts_it(tmp_path: Path):
 def test_a_run_with_too_many_failures_reports_the_reason_and_saves_a_checkpoint(tmp_path: Path, capfd: Any):
     code = main(
         ["train", "algo=ppo", f"env={COUNTING}", "env.fault=raises", "env.episode=40", "num_envs=2", "steps=2000",
-         "workers.count=1", "workers.restarts=1", "rollout_length=10", "device=cpu", "eval.every=0",
+         "workers.count=1", "workers.restarts=1", "algo.rollout_length=10", "device=cpu", "eval.every=0",
          "log.tensorboard=false", f"out={tmp_path / 'run'}", "progress=off"]
     )  # fmt: skip
     assert code == 3
@@ -237,7 +237,7 @@ def test_an_environment_that_raises_without_workers_is_a_one_line_error(
     message = [
         *("train", "algo=ppo", f"env={COUNTING}", "env.fault=raises", "num_envs=2", "steps=2000"),
         *(
-            "rollout_length=10",
+            "algo.rollout_length=10",
             "device=cpu",
             "log.tensorboard=false",
             "progress=off",
@@ -276,7 +276,7 @@ def test_a_failure_ends_a_run_with_exit_code_three_and_names_the_checkpoint(
 ):
     code = main(
         ["train", "algo=ppo", f"env={COUNTING}", f"env.fault={fault}", "env.episode=40", "num_envs=2", "steps=2000",
-         f"workers.count={workers}", "workers.restarts=0", "rollout_length=10", "device=cpu", "eval.every=0",
+         f"workers.count={workers}", "workers.restarts=0", "algo.rollout_length=10", "device=cpu", "eval.every=0",
          "log.tensorboard=false", f"out={tmp_path / 'run'}", "progress=off"]
     )  # fmt: skip
     output, errors = capfd.readouterr()
@@ -293,7 +293,7 @@ def test_what_environments_print_does_not_reach_json(workers: int, tmp_path: Pat
     words = [
         "train", "algo=random", f"env={COUNTING}", "env.fault=prints", "num_envs=2", "steps=100", "--json",
         f"workers.count={workers}", "device=cpu", "eval.every=0", "log.tensorboard=false", f"out={tmp_path / 'run'}",
-        "progress=off", "rollout_length=10",
+        "progress=off", "algo.rollout_length=10",
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "coterie", *words],
@@ -364,7 +364,7 @@ def test_sigterm_to_the_process_group_is_handled_by_the_trainer(tmp_path: Path, 
             "workers.count=2",
             "num_envs=4",
             "steps=10M",
-            "rollout_length=20",
+            "algo.rollout_length=20",
             "device=cpu",
         ),
         *("threads=1", "eval.every=0", "log.tensorboard=false", f"out={run}"),
@@ -451,7 +451,8 @@ def test_batched_environments_refuse_workers_before_anything_is_written(tmp_path
 def test_loading_a_run_starts_no_workers_and_evaluation_closes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Only training and evaluation step environments long enough to need workers."""
     given = {"num_envs": 2, "eval": {"every": 0}, "log": {"tensorboard": False}, "progress": "off", "device": "cpu"}
-    run = coterie.train(algo="ppo", env=COUNTING, steps=60, rollout_length=10, out=tmp_path / "run", **given).run
+    given["algo.rollout_length"] = 10
+    run = coterie.train(algo="ppo", env=COUNTING, steps=60, out=tmp_path / "run", **given).run
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("  count: 0", "  count: 2"))
     made: list[ProcessBackend] = []

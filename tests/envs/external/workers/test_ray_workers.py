@@ -194,7 +194,7 @@ def test_two_ranks_with_actors_on_a_cluster_train_as_with_processes(tmp_path: Pa
                 "env=gym/CartPole-v1",
                 "num_envs=4",
                 "ranks=2",
-                "rollout_length=16",
+                "algo.rollout_length=16",
                 "steps=256",
                 "threads=1",
             ),
@@ -219,7 +219,7 @@ def test_different_versions_are_a_one_line_error(monkeypatch: pytest.MonkeyPatch
 def test_a_run_with_too_many_failures_reports_the_reason_and_saves_a_checkpoint(tmp_path: Path, capfd: Any):
     code = main(
         ["train", "algo=ppo", f"env={COUNTING}", "env.fault=killed", "env.episode=40", "num_envs=1", "steps=2000",
-         "workers.count=1", "workers.kind=ray", "workers.restarts=0", "rollout_length=10", "device=cpu", "eval.every=0",
+         "workers.count=1", "workers.kind=ray", "workers.restarts=0", "algo.rollout_length=10", "device=cpu", "eval.every=0",
          "log.tensorboard=false", f"out={tmp_path / 'run'}", "progress=off"]
     )  # fmt: skip
     assert code == 3
@@ -257,7 +257,7 @@ def test_ctrl_c_ends_the_workers_in_the_cluster(nodes: subprocess.Popen[str], tm
         *("train", "algo=ppo", f"env={COUNTING}", "num_envs=2", "steps=1G", "workers.count=1", "workers.kind=ray"),
         *(
             "workers.address=auto",
-            "rollout_length=10",
+            "algo.rollout_length=10",
             "device=cpu",
             "eval.every=0",
             "log.tensorboard=false",
