@@ -219,8 +219,8 @@ def test_different_versions_are_a_one_line_error(monkeypatch: pytest.MonkeyPatch
 def test_a_run_with_too_many_failures_reports_the_reason_and_saves_a_checkpoint(tmp_path: Path, capfd: Any):
     code = main(
         ["train", "algo=ppo", f"env={COUNTING}", "env.fault=killed", "env.episode=40", "num_envs=1", "steps=2000",
-         "workers.count=1", "workers.kind=ray", "workers.restarts=0", "algo.rollout_length=10", "device=cpu", "eval.every=0",
-         "log.tensorboard=false", f"out={tmp_path / 'run'}", "progress=off"]
+         "workers.count=1", "workers.kind=ray", "workers.restarts=0", "algo.rollout_length=10", "device=cpu",
+         "eval.every=0", "log.tensorboard=false", f"out={tmp_path / 'run'}", "progress=off"]
     )  # fmt: skip
     assert code == 3
     output = capfd.readouterr().err.strip().splitlines()[-1]
