@@ -573,14 +573,7 @@ def test_the_output_gain_reaches_the_online_and_the_target_network():
         ({"burn_in": 4}, 12, "rollout", ""),
         ({"sequence_start": "rollout"}, 12, "rollout", ""),
         ({"sequence_start": "episode"}, None, "episode", ""),
-        ({"rnn": "none", "burn_in": 2}, 12, "timestep", "algo.burn_in=2 has no effect on feed-forward networks"),
-        (
-            {"rnn": "none", "sequence_length": 2},
-            12,
-            "timestep",
-            "algo.sequence_length=2 has no effect on feed-forward networks",
-        ),
-        ({"rnn": "none", "sequence_start": "rollout"}, 12, "timestep", "algo.sequence_start=rollout has no effect"),
+        ({"rnn": "none", "burn_in": 2, "sequence_length": 2, "sequence_start": "rollout"}, 12, "timestep", ""),
         (
             {"sequence_start": "episode"},
             13,

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from coterie.algos.optimizer import Schedule
 from coterie.config import user_code
+from coterie.config.needs import SEVERAL, Needs, needs_of
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import TeamSpec
@@ -93,7 +94,7 @@ class LearnerConfig(BaseModel):
     """Adam's learning rate."""
     lr_schedule: Schedule = "constant"
     """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float = Field(0.01, gt=0, le=1)
+    lr_end: Annotated[float, Needs("lr_schedule!=constant")] = Field(0.01, gt=0, le=1)
     """Final learning rates as a fraction of their initial values."""
     gamma: float = Field(0.99, ge=0, le=1)
     """Discount factor per step."""
@@ -130,26 +131,29 @@ class LearnerConfig(BaseModel):
     """
     rnn: RNNKind = "none"
     """Recurrent layer."""
-    rnn_size: int = Field(64, ge=1, le=100_000)
+    rnn_size: Annotated[int, Needs("rnn!=none")] = Field(64, ge=1, le=100_000)
     """Units of the recurrent layer."""
-    sequence_length: int | None = Field(None, ge=1, le=100_000)
+    sequence_length: Annotated[int | None, Needs("rnn!=none")] = Field(None, ge=1, le=100_000)
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: ShareParams = "role"
+    share_params: Annotated[ShareParams, SEVERAL] = "role"
     """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id (all), or
     none.
     """
-    obs_agent_id: bool | None = None
+    obs_agent_id: Annotated[bool | None, SEVERAL] = None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
     normalize_obs: bool = True
     """Normalize observations by their running mean and standard deviation."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Copies the descriptions of fields that a subclass repeats with another default."""
+        """Copies descriptions and needs of fields that a subclass repeats with another default."""
         for name, field in cls.model_fields.items():
             if field.description is None:
                 parents = (parent.model_fields.get(name) for parent in cls.__mro__[1:] if issubclass(parent, BaseModel))
-                field.description = next((p.description for p in parents if p is not None and p.description), None)
+                parent = next((p for p in parents if p is not None and p.description), None)
+                field.description = None if parent is None else parent.description
+                if parent is not None and not needs_of(field):
+                    field.metadata = [*field.metadata, *needs_of(parent)]
 
     @property
     def recurrent(self) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -38,6 +38,7 @@ from coterie.algos.minibatches import as_sequences, backward_in_time
 from coterie.algos.on_policy import OnPolicyConfig, OnPolicyLearner, require_samples, sequence_length
 from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
+from coterie.config.needs import SEVERAL, Needs
 from coterie.config.schema import Count
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
@@ -101,25 +102,25 @@ class COMAConfig(OnPolicyConfig):
     """
     lr_schedule: Schedule = "constant"
     """Schedule of the actor's learning rate, from `lr` to `lr_end` times `lr` over the run."""
-    lr_end: float = Field(0.01, gt=0, le=1)
+    lr_end: Annotated[float, Needs("lr_schedule!=constant")] = Field(0.01, gt=0, le=1)
     """Final learning rate of the actor as a fraction of the initial one."""
     critic_lr_schedule: Schedule = "constant"
     """Schedule of the critic's learning rate, down to `critic_lr_end` times its value over the run."""
-    critic_lr_end: float = Field(0.01, gt=0, le=1)
+    critic_lr_end: Annotated[float, Needs("critic_lr_schedule!=constant")] = Field(0.01, gt=0, le=1)
     """Final learning rate of the critic as a fraction of the initial one."""
     td_lambda: float = Field(0.8, ge=0, le=1)
     """Lambda of the critic's TD(lambda) targets."""
-    tau: float = Field(0.01, gt=0, le=1)
+    tau: Annotated[float, Needs("target_update_interval=null")] = Field(0.01, gt=0, le=1)
     """Fraction of the soft update of the target critic."""
     target_update_interval: int | None = Field(None, ge=1, le=10**12)
     """Gradient steps of the critic between hard updates of its target; null: a soft update after each step."""
     epsilon_start: float = Field(0.1, ge=0, le=1)
     """Initial fraction of uniform exploration that is mixed into the policy."""
-    epsilon_end: float = Field(0.01, ge=0, le=1)
+    epsilon_end: Annotated[float, Needs("epsilon_schedule!=constant")] = Field(0.01, ge=0, le=1)
     """Final fraction of uniform exploration."""
     epsilon_schedule: Schedule = "linear"
     """Schedule of the fraction from `epsilon_start` to `epsilon_end`."""
-    epsilon_decay_steps: Count | None = Field(None, ge=1, le=10**15)
+    epsilon_decay_steps: Annotated[Count | None, Needs("epsilon_schedule!=constant")] = Field(None, ge=1, le=10**15)
     """Environment steps from `epsilon_start` to `epsilon_end`; null: the whole run."""
     normalize_advantage: bool = True
     """Normalize advantages over the valid entries of a minibatch."""
@@ -127,7 +128,7 @@ class COMAConfig(OnPolicyConfig):
     activation: Activation = "relu"
     rnn: RNNKind = "none"
     """Recurrent layer of the actor; the critic has none."""
-    common_reward: bool = True
+    common_reward: Annotated[bool, SEVERAL] = True
     """Give every agent the mean reward of the team; false: its own plus that of its group."""
 
     @property

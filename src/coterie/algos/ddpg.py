@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -42,6 +42,7 @@ from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, schedule
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader, TargetPolicyLearner
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
+from coterie.config.needs import CONTINUOUS, DISCRETE, Needs
 from coterie.config.schema import Count
 from coterie.core.seeds import generator
 from coterie.core.specs import TeamSpec
@@ -70,7 +71,7 @@ class DDPGConfig(OffPolicyConfig, CriticConfig):
     joint observation (joint), with the environment's state (state), or with both (joint_state), or observations and
     actions of all teams (global).
     """
-    share_critic: bool | None = None
+    share_critic: Annotated[bool | None, Needs("critic!=own")] = None
     """Use one network for a centralized critic, with an output per agent, or a single one if `common_reward` is set.
     False: a network per agent; null: true unless `share_params` is none.
     """
@@ -80,33 +81,33 @@ class DDPGConfig(OffPolicyConfig, CriticConfig):
     """Gradient steps of the critic per gradient step of the actor and soft update of the target networks. Hard updates
     are counted in gradient steps of the critic.
     """
-    target_noise: float = Field(0.0, ge=0, le=2)
+    target_noise: Annotated[float, CONTINUOUS] = Field(0.0, ge=0, le=2)
     """Standard deviation of the noise on continuous target actions."""
-    target_noise_clip: float = Field(0.5, gt=0, le=2)
+    target_noise_clip: Annotated[float, CONTINUOUS, Needs("target_noise!=0")] = Field(0.5, gt=0, le=2)
     """Maximum absolute value of that noise."""
     n_step: int = Field(1, ge=1, le=1000)
     """Rewards per target before it bootstraps."""
-    other_actions: Literal["replay", "current"] = "replay"
+    other_actions: Annotated[Literal["replay", "current"], Needs("critic!=own")] = "replay"
     """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current actors.
     Actions of other teams are always those in the replay buffer.
     """
     next_action_policy: Literal["target", "online"] = "target"
     """Networks that choose the next actions of targets: the target actors or the online actors."""
-    gumbel_temperature: float = Field(1.0, gt=0, le=100)
+    gumbel_temperature: Annotated[float, DISCRETE] = Field(1.0, gt=0, le=100)
     """Temperature of the Gumbel-softmax for the gradient of discrete actions."""
     logit_penalty: float = Field(1e-3, ge=0, le=10**6)
     """Coefficient of the mean squared logit in the actor's loss."""
-    noise: NoiseKind = "gaussian"
+    noise: Annotated[NoiseKind, CONTINUOUS] = "gaussian"
     """Exploration noise on continuous actions: independent per timestep, or an Ornstein-Uhlenbeck process."""
-    noise_std: float = Field(0.1, ge=0, le=2)
+    noise_std: Annotated[float, CONTINUOUS] = Field(0.1, ge=0, le=2)
     """Initial standard deviation of Gaussian noise, or of the increments of Ornstein-Uhlenbeck noise; actions range
     from -1 to 1.
     """
-    noise_schedule: Schedule = "constant"
+    noise_schedule: Annotated[Schedule, CONTINUOUS] = "constant"
     """Schedule of the noise, from its initial standard deviation to `noise_end` times it over the run."""
-    noise_end: float = Field(0.1, gt=0, le=1)
+    noise_end: Annotated[float, CONTINUOUS, Needs("noise_schedule!=constant")] = Field(0.1, gt=0, le=1)
     """Final noise as a fraction of the initial one."""
-    noise_theta: float = Field(0.15, gt=0, le=1)
+    noise_theta: Annotated[float, CONTINUOUS, Needs("noise=ornstein_uhlenbeck")] = Field(0.15, gt=0, le=1)
     """Mean reversion of Ornstein-Uhlenbeck noise per step."""
     random_steps: Count = Field(0, ge=0, le=10**15)
     """Environment steps at the start with uniformly random actions."""

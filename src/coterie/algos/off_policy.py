@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -20,6 +20,7 @@ from coterie.algos.replay.buffer import ReplayBuffer
 from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.algos.replay.memory import describe
 from coterie.algos.replay.spec import ReplaySpec, SequenceStart, Storage
+from coterie.config.needs import SEVERAL, Needs
 from coterie.config.schema import Count
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import restore
@@ -87,20 +88,20 @@ class OffPolicyConfig(LearnerConfig):
     """Environment steps before the first update."""
     priority_alpha: float = Field(0.0, ge=0, le=1)
     """Exponent of the priorities by which sequences are sampled; 0 samples uniformly."""
-    priority_beta: float = Field(0.4, ge=0, le=1)
+    priority_beta: Annotated[float, Needs("priority_alpha!=0")] = Field(0.4, ge=0, le=1)
     """Initial exponent of the importance weights; it increases linearly to 1 over the run."""
-    tau: float = Field(0.01, gt=0, le=1)
+    tau: Annotated[float, Needs("target_update_interval=null")] = Field(0.01, gt=0, le=1)
     """Fraction of the online network in each soft update of the target networks."""
     target_update_interval: int | None = Field(None, ge=1, le=10**12)
     """Gradient steps between hard updates of the target networks; null: a soft update after each gradient step."""
-    burn_in: int = Field(0, ge=0, le=100_000)
+    burn_in: Annotated[int, Needs("rnn!=none")] = Field(0, ge=0, le=100_000)
     """Timesteps before the training sequence that only warm up the hidden state of a recurrent network."""
-    sequence_start: Literal["auto", "episode", "rollout"] = "auto"
+    sequence_start: Annotated[Literal["auto", "episode", "rollout"], Needs("rnn!=none")] = "auto"
     """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or that
     of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is longer than a
     sequence, else rollout.
     """
-    common_reward: bool = False
+    common_reward: Annotated[bool, SEVERAL] = False
     """Each agent receives the mean of its team's rewards."""
     reward_scale: Literal["none", "rms", "standardize"] = "rms"
     """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
@@ -164,7 +165,7 @@ class OffPolicyLearner(Learner):
         )
         self._replay_checkpoint = ReplayCheckpoint(self.buffer)
         size = describe(self.buffer.spec, self.buffer.nbytes)
-        self.notes = (size, *ignored_settings(config, self.team, self.rollout_length))
+        self.notes = (size, *skipped_timesteps(config, self.team, self.rollout_length))
 
     def _create_step(
         self,
@@ -326,19 +327,10 @@ def _sequence_start(config: OffPolicyConfig, team: TeamSpec, rollout_length: int
     return "episode" if whole else "rollout"
 
 
-def ignored_settings(config: OffPolicyConfig, team: TeamSpec, rollout_length: int) -> tuple[str, ...]:
-    """Returns lines for the user on timesteps that are never learned from, and on settings without effect."""
+def skipped_timesteps(config: OffPolicyConfig, team: TeamSpec, rollout_length: int) -> tuple[str, ...]:
+    """Returns lines for the user on timesteps that are never learned from."""
     if not config.recurrent:
-        given = {
-            "sequence_length": config.sequence_length,
-            "burn_in": config.burn_in or None,
-            "sequence_start": None if config.sequence_start == "auto" else config.sequence_start,
-        }
-        return tuple(
-            f"algo.{name}={value} has no effect on feed-forward networks. Set algo.rnn=gru, or omit it."
-            for name, value in given.items()
-            if value is not None
-        )
+        return ()
     learned, limit, lines = config.sequence_length or rollout_length, team.episode_limit, []
     if _sequence_start(config, team, rollout_length) == "rollout":
         if learned < rollout_length:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import torch
 from pydantic import Field
@@ -14,6 +14,7 @@ from coterie.algos.base_config import CriticConfig, Derived, RunFacts, Units
 from coterie.algos.learner import Learner
 from coterie.algos.minibatches import minibatch_indices, select_envs
 from coterie.algos.optimizer import Schedule
+from coterie.config.needs import CONTINUOUS, Needs
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator
@@ -89,9 +90,11 @@ class OnPolicyConfig(CriticConfig):
     """
     entropy_coef: float = Field(0.01, ge=0, le=10**6)
     """Initial weight of the entropy bonus."""
-    entropy_schedule: Schedule = "constant"
+    entropy_schedule: Annotated[Schedule, Needs("entropy_coef!=0")] = "constant"
     """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float = Field(0.1, gt=0, le=1)
+    entropy_end: Annotated[float, Needs("entropy_coef!=0"), Needs("entropy_schedule!=constant")] = Field(
+        0.1, gt=0, le=1
+    )
     """Final weight of the entropy bonus as a fraction of the initial weight."""
     normalize_advantage: bool = True
     """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
@@ -128,11 +131,11 @@ class ClippedConfig(OnPolicyConfig):
     """Error above which the value loss is linear (Huber loss); null: squared error."""
     normalize_value: bool = True
     """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: float = Field(0.99999, gt=0, lt=1)
+    value_norm_decay: Annotated[float, Needs("normalize_value=true")] = Field(0.99999, gt=0, lt=1)
     """Decay of the moving return statistics."""
-    state_dependent_std: bool = False
+    state_dependent_std: Annotated[bool, CONTINUOUS] = False
     """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: float = Field(0.6, gt=0, le=10)
+    init_std: Annotated[float, CONTINUOUS] = Field(0.6, gt=0, le=10)
     """Initial standard deviation of continuous actions, whose range has length 2."""
     rollout_length: int = Field(32, ge=1, le=100_000)
     lr: float = Field(1e-3, gt=0, lt=1)

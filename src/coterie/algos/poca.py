@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -29,6 +29,7 @@ from coterie.algos.minibatches import critic_first, timestep_critic_first
 from coterie.algos.on_policy import ClippedConfig
 from coterie.algos.optimizer import Schedule, scheduled
 from coterie.algos.reward_streams import combined, weighted_streams
+from coterie.config.needs import Needs
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
@@ -90,7 +91,7 @@ class POCAConfig(ClippedConfig):
     """Initial clip range of the policy ratio."""
     clip_schedule: Schedule = "linear"
     """Schedule of the clip range, from `clip_eps` to `clip_end` times `clip_eps` over the run."""
-    clip_end: float = Field(0.5, gt=0, le=1)
+    clip_end: Annotated[float, Needs("clip_schedule!=constant")] = Field(0.5, gt=0, le=1)
     """Final clip range as a fraction of the initial one."""
     entropy_coef: float = Field(5e-3, ge=0, le=10**6)
     entropy_schedule: Schedule = "linear"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -29,13 +29,15 @@ from coterie.algos.algorithm import (
     group_membership,
     learns_common_reward,
 )
+from coterie.algos.base_config import Units
 from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState, joint_mask
 from coterie.algos.learner import CentralState
 from coterie.algos.minibatches import critic_first, critic_values, timestep_critic_first
 from coterie.algos.on_policy import ClippedConfig
-from coterie.algos.optimizer import scheduled
+from coterie.algos.optimizer import Schedule, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.reward_streams import combined
+from coterie.config.needs import SEVERAL, Needs
 from coterie.core.seeds import generator
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, register_pytree, tree_map
@@ -60,12 +62,19 @@ class PPOConfig(ClippedConfig):
     """
     gae_lambda: float = Field(0.95, ge=0, le=1)
     """Lambda of generalized advantage estimation."""
-    entropy_decay: float | None = Field(None, gt=0, lt=1)
+    entropy_decay: Annotated[float | None, Needs("entropy_coef!=0")] = Field(None, gt=0, lt=1)
     """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the schedule."""
+    entropy_schedule: Annotated[Schedule, Needs("entropy_coef!=0"), Needs("entropy_decay=null")] = "constant"
+    entropy_end: Annotated[
+        float, Needs("entropy_coef!=0"), Needs("entropy_schedule!=constant", "entropy_decay!=null")
+    ] = Field(0.1, gt=0, le=1)
+    hidden_sizes: Annotated[tuple[Units, ...], Needs("network=null|mlp", "critic_network=mlp")] = Field(
+        (64, 64), min_length=1
+    )
     target_kl: float | None = Field(None, gt=0, le=10**6)
     """Estimated KL divergence from the old policy at which an update stops; null: never."""
     rnn_size: int = Field(128, ge=1, le=100_000)
-    common_reward: bool = False
+    common_reward: Annotated[bool, SEVERAL] = False
     """Give every agent the mean reward of the team."""
 
     @property

@@ -27,7 +27,7 @@ from coterie.algos.algorithm import (
     central_state_name,
     require_equal_spaces,
 )
-from coterie.algos.base_config import Derived, RunFacts, module_factory
+from coterie.algos.base_config import Derived, RunFacts, Units, module_factory
 from coterie.algos.graphed_steps import StepResult
 from coterie.algos.learner import CentralState
 from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner
@@ -36,6 +36,7 @@ from coterie.algos.recurrent_q import Inputs, RecurrentReader
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
 from coterie.algos.weighted_qmix import CentralQ, weighted_td_loss
+from coterie.config.needs import Needs
 from coterie.config.schema import Count
 from coterie.core.errors import UserError
 from coterie.core.seeds import generator
@@ -89,17 +90,20 @@ class QLearningConfig(OffPolicyConfig):
     """Settings of DDQN, IQL, VDN, QMIX, QPLEX and weighted QMIX."""
 
     lr: float = Field(1e-3, gt=0, lt=1)
+    hidden_sizes: Annotated[tuple[Units, ...], Needs("network=null|mlp")] = Field((128, 128), min_length=1)
     mixer: MixerKind | OwnMixer = "none"
     """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, or your own class of a torch module
     package.module:Class, called as Class(agents, state_size, embed_dim=).
     """
-    mixer_input: Literal["auto", "state", "joint"] = "auto"
+    mixer_input: Annotated[Literal["auto", "state", "joint"], Needs("mixer!=none|vdn")] = "auto"
     """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
     state if there is one.
     """
-    mixing_embed_dim: int = Field(32, ge=1, le=100_000)
+    mixing_embed_dim: Annotated[int, Needs("mixer!=none|vdn")] = Field(32, ge=1, le=100_000)
     """Width of the mixing layer."""
-    hypernet_embed_dim: int = Field(64, ge=1, le=100_000)
+    hypernet_embed_dim: Annotated[int, Needs("mixer=qmix|qplex"), Needs("hypernet_layers!=1")] = Field(
+        64, ge=1, le=100_000
+    )
     """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
     hypernet_layers: Literal[1, 2] = 2
     """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
@@ -107,7 +111,7 @@ class QLearningConfig(OffPolicyConfig):
     """Weighted QMIX: reduces the loss of joint actions that are not underestimated to `weighting_alpha`, by the
     optimistic (OW) or the centrally weighted (CW) rule.
     """
-    weighting_alpha: float = Field(0.5, gt=0, le=1)
+    weighting_alpha: Annotated[float, Needs("weighting!=none")] = Field(0.5, gt=0, le=1)
     """Weight of those joint actions."""
     double_q: bool = True
     """Select the next action by the online network and evaluate it by the target network."""
@@ -121,9 +125,9 @@ class QLearningConfig(OffPolicyConfig):
     """Append the agent's last action to the input of its network; requires a recurrent layer."""
     epsilon_start: float = Field(1.0, ge=0, le=1)
     """Initial probability of a random action."""
-    epsilon_end: float = Field(0.05, ge=0, le=1)
+    epsilon_end: Annotated[float, Needs("epsilon_schedule!=constant")] = Field(0.05, ge=0, le=1)
     """Final probability of a random action."""
-    epsilon_decay_steps: Count | None = Field(None, ge=1, le=10**15)
+    epsilon_decay_steps: Annotated[Count | None, Needs("epsilon_schedule!=constant")] = Field(None, ge=1, le=10**15)
     """Environment steps over which epsilon decays; null: a fifth of the run."""
     epsilon_schedule: Schedule = "linear"
     """Schedule of epsilon."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -40,6 +40,7 @@ from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
+from coterie.config.needs import CONTINUOUS, DISCRETE, Needs
 from coterie.config.schema import Count
 from coterie.core.seeds import generator
 from coterie.core.specs import TeamSpec
@@ -77,7 +78,7 @@ class SACConfig(OffPolicyConfig, CriticConfig):
     """
     critic_lr: float | None = Field(None, gt=0, lt=1)
     """Learning rate of the critics; null: that of the actor."""
-    other_actions: Literal["replay", "current"] = "replay"
+    other_actions: Annotated[Literal["replay", "current"], Needs("critic!=own")] = "replay"
     """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current policies.
     Actions of other teams are always those in the replay buffer.
     """
@@ -85,11 +86,11 @@ class SACConfig(OffPolicyConfig, CriticConfig):
     """Initial coefficient of the entropy, in reward per nat."""
     learn_temperature: bool = True
     """Adjust the temperature so that the entropy of the policy reaches its target, separately for each role."""
-    temperature_lr: float | None = Field(None, gt=0, lt=1)
+    temperature_lr: Annotated[float | None, Needs("learn_temperature=true")] = Field(None, gt=0, lt=1)
     """Learning rate of the temperature; null: that of the actor."""
-    target_entropy: float = Field(-1.0, ge=-(10**6), le=0.69)
+    target_entropy: Annotated[float, Needs("learn_temperature=true"), CONTINUOUS] = Field(-1.0, ge=-(10**6), le=0.69)
     """Target entropy per continuous action in [-1, 1], in nats; that of the uniform distribution is 0.69."""
-    target_entropy_scale: float = Field(0.3, ge=0, le=1)
+    target_entropy_scale: Annotated[float, Needs("learn_temperature=true"), DISCRETE] = Field(0.3, ge=0, le=1)
     """Target entropy of discrete actions, as a fraction of that of the uniform distribution over available choices."""
     random_steps: Count = Field(0, ge=0, le=10**15)
     """Environment steps at the start, including reset steps, with uniformly random actions."""

@@ -23,7 +23,7 @@ from coterie.config import callables, messages, sources
 from coterie.config.overrides import Override, parse_all
 from coterie.config.provenance import Resolved
 from coterie.config.schema import Choice, RunConfig
-from coterie.config.sources import COMMAND_LINE, DEFAULT, Setting
+from coterie.config.sources import ARGUMENT, COMMAND_LINE, DEFAULT, Setting
 from coterie.config.trust import is_address, require_trust, signature
 from coterie.core.errors import UserError
 from coterie.core.text import coterie_command, shorten
@@ -40,6 +40,7 @@ CHANGEABLE = (
     "cuda_graphs",
     "workers.",
     "rank",
+    "check",
 )
 """Keys, and sections of keys, that may change when a run is resumed."""
 
@@ -63,7 +64,7 @@ def resolve_kwargs(config_file: Path | None = None, **kwargs: Any) -> Resolved:
 
     The environment may also be the function or class that makes it.
     """
-    return _resolve_layers(_file_layer(config_file), sources.from_tree(_plain(callables.named(kwargs)), "argument"))
+    return _resolve_layers(_file_layer(config_file), sources.from_tree(_plain(callables.named(kwargs)), ARGUMENT))
 
 
 def _plain(value: Any) -> Any:

@@ -18,11 +18,13 @@ from coterie.assembly.arithmetic import configure_arithmetic
 from coterie.assembly.build import best_notes, build, graph_notes
 from coterie.assembly.composition import base_lines
 from coterie.assembly.environment import recorded_agents, require_recorded_agents, with_agent_order
+from coterie.assembly.idle_settings import idle_lines
 from coterie.assembly.learners import with_derived
 from coterie.assembly.local_ranks import local_result
 from coterie.assembly.resolve import Resolved, change, load_resolved, saved_settings, signature_of
 from coterie.assembly.result import RunResult
 from coterie.assembly.warm_start import WarmStart, agents_of_init, warm_start
+from coterie.checks.environment.first_steps import FirstSteps
 from coterie.commands.diagnose import worst_findings
 from coterie.commands.resume_notes import (
     device_notes,
@@ -38,7 +40,14 @@ from coterie.config import user_code
 from coterie.config.provenance import to_yaml
 from coterie.config.schema import RunConfig
 from coterie.config.sources import flatten
-from coterie.core.errors import EnvironmentFailedError, NonFiniteError, UserCodeError, UserError, WorkersFailedError
+from coterie.core.errors import (
+    ContractError,
+    EnvironmentFailedError,
+    NonFiniteError,
+    UserCodeError,
+    UserError,
+    WorkersFailedError,
+)
 from coterie.core.files import disk_error, write_text
 from coterie.core.process import (
     cleaned_up_on_stop,
@@ -52,6 +61,7 @@ from coterie.core.spinning import spinning_note
 from coterie.core.teams import describe_teams, image_notes
 from coterie.core.terminal import in_notebook, message_stream, print_line, print_message
 from coterie.core.text import coterie_command, shell_word
+from coterie.envs import registry
 from coterie.kernels import switch
 from coterie.ranks.ranks import Ranks
 from coterie.runs import loggers, trackers
@@ -89,6 +99,8 @@ class _Session:
     """Lines to show before the training continues."""
     derived: tuple[str, ...] = ()
     """Lines on settings of a new run that follow from its algorithm, its environment and its length."""
+    idle: tuple[str, ...] = ()
+    """Lines on settings of the user without effect."""
 
 
 def train(resolved: Resolved, hooks: Sequence[Callback] = (), *, overwrite: bool = False) -> RunResult:
@@ -133,7 +145,16 @@ def train(resolved: Resolved, hooks: Sequence[Callback] = (), *, overwrite: bool
                 )
                 rank_processes.announce_run(folder.path, ranks)
                 session = _Session(config, folder, components, kernels, warm_start=warm, hooks=hooks)
-                return _run(replace(session, derived=(*base_lines(config, resolved.origins), *derived)))
+                return _run(
+                    replace(
+                        session,
+                        derived=(*base_lines(config, resolved.origins), *derived),
+                        idle=tuple(idle_lines(resolved, components.teams)),
+                    )
+                )
+            except ContractError:
+                folder.remove_results()
+                raise
             finally:
                 folder.remove_if_empty()  # while it is locked: a sweep that starts again waits for it
                 folder.close()
@@ -200,7 +221,8 @@ def _resume(
                     warm = warm_start(config, components.algorithms, folder.read_manifest().get("init"))
                 if overrides or ranks.size > 1:
                     _rewrite(folder, resolved)
-                return _run(_Session(config, folder, components, kernels, found, warm, hooks, tuple(notes)))
+                session = _Session(config, folder, components, kernels, found, warm, hooks, tuple(notes))
+                return _run(replace(session, idle=tuple(idle_lines(resolved, components.teams))))
         finally:
             folder.close()
 
@@ -241,6 +263,7 @@ def _run(session: _Session) -> RunResult:
             _show_resume_notes(session, display)
         else:
             metrics_file.truncate(0)
+            session.components.collector.watch = _first_steps(session)
         logger = metrics_file
         if session.components.ranks.is_first:
             logger = _make_logger(session, metrics_file)
@@ -298,6 +321,21 @@ def _schedule(config: RunConfig) -> Schedule:
     )
 
 
+def _first_steps(session: _Session) -> FirstSteps | None:
+    """Returns the check of the environment by the first steps of the run; None for Coterie's own worlds."""
+    config, components = session.config, session.components
+    name = config.env.name
+    if config.check == "off" or name.partition("/")[0] in registry.FAMILIES:
+        return None
+    quiet = not components.ranks.is_first
+    return FirstSteps(
+        components.collector.env,
+        name,
+        refuses=registry.is_factory(name) or ":" in name,  # otherwise the user cannot change it
+        note=(lambda _: None) if quiet else print_message,
+    )
+
+
 def _show_notes(session: _Session, display: Progress) -> None:
     path = session.folder.path
     display.print_line(f"run: {shell_word(path)}")
@@ -316,7 +354,7 @@ def _show_notes(session: _Session, display: Progress) -> None:
     note = display.print_line if session.config.progress != "off" else print_message
     warm_start = session.warm_start.lines if session.warm_start is not None else ()
     spinning = spinning_note(torch.get_num_threads()) if session.kernels.on else None
-    notes = [*warm_start, *best_notes(session.config.eval), *graph_notes(session.config, components)]
+    notes = [*session.idle, *warm_start, *best_notes(session.config.eval), *graph_notes(session.config, components)]
     for line in notes if spinning is None else [*notes, spinning]:
         note(line)
     algorithms = session.components.algorithms

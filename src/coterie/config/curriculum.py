@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from coterie.config import messages
+from coterie.config.needs import Needs
 from coterie.config.samplers import Sampler, parse_sampler
 
 
@@ -139,5 +140,5 @@ class CurriculumConfig(_Strict):
 
     lessons: Annotated[tuple[LessonConfig, ...], BeforeValidator(_parse_lessons)] = ()
     """Lessons in order. Without lessons the parameters are those of `env` and `randomize`."""
-    evaluate: Literal["current", "last"] = "current"
+    evaluate: Annotated[Literal["current", "last"], Needs("lessons!=null")] = "current"
     """Lesson that evaluations use."""

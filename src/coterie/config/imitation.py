@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from coterie.config.needs import Needs
+
 DemosPath = Annotated[Path, AfterValidator(Path.absolute)]
 """File of demonstrations, made absolute so that a run can be resumed from any directory."""
 
@@ -18,7 +20,7 @@ class ImitationConfig(BaseModel):
 
     demos: DemosPath | None = None
     """File of demonstrations (coterie record); null: no behavior cloning."""
-    steps: int = Field(default=1000, ge=0, le=10**9)
+    steps: Annotated[int, Needs("epochs=null")] = Field(default=1000, ge=0, le=10**9)
     """Gradient steps of pretraining, before the first rollout; 0: no pretraining."""
     epochs: float | None = Field(default=None, gt=0, le=10**6)
     """Epochs of pretraining, i.e. passes over the demonstrations; replaces `steps`."""
@@ -30,11 +32,11 @@ class ImitationConfig(BaseModel):
     """Learning rate of Adam. Default: the algorithm's."""
     weight: float = Field(default=0.0, ge=0, le=1000)
     """Learning rate of the gradient steps after each rollout, as a multiple of `lr`; 0: no such steps."""
-    gradient_steps: int = Field(default=1, ge=1, le=100_000)
+    gradient_steps: Annotated[int, Needs("weight!=0")] = Field(default=1, ge=1, le=100_000)
     """Gradient steps after each rollout."""
-    weight_schedule: Literal["constant", "linear"] = "linear"
+    weight_schedule: Annotated[Literal["constant", "linear"], Needs("weight!=0")] = "linear"
     """Schedule of `weight` until `end_fraction`: constant, or a linear decay to 0."""
-    end_fraction: float = Field(default=0.5, gt=0, le=1)
+    end_fraction: Annotated[float, Needs("weight!=0")] = Field(default=0.5, gt=0, le=1)
     """Fraction of the run after which `weight` is 0."""
     fit_std: bool = False
     """Fit the standard deviation of Gaussian policies as well. If false, only the mean is fitted and exploration does

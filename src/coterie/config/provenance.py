@@ -11,7 +11,7 @@ import yaml
 
 from coterie.config.overrides import parse_primitive
 from coterie.config.schema import RunConfig
-from coterie.config.sources import DERIVED, flatten
+from coterie.config.sources import ARGUMENT, COMMAND_LINE, DERIVED, FILE, flatten
 from coterie.config.strict_yaml import parse_settings
 from coterie.core.errors import UserError
 from coterie.core.text import find_control_character, printable, shorten
@@ -26,6 +26,13 @@ class Resolved:
 
     config: RunConfig
     origins: dict[str, str]
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Dotted keys of the values that the user has given, on the command line, in Python or in a file."""
+        return frozenset(
+            key for key, origin in self.origins.items() if origin in (COMMAND_LINE, ARGUMENT) or origin.startswith(FILE)
+        )
 
     @property
     def requested(self) -> dict[str, Any]:

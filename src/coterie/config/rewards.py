@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from coterie.config.imitation import DemosPath
+from coterie.config.needs import Needs
 
 Units = Annotated[int, Field(ge=1, le=100_000)]
 """Number of units in a layer."""
@@ -19,9 +20,9 @@ class StreamConfig(BaseModel):
 
     weight: float = Field(default=1.0, ge=0, le=10**6)
     """Initial weight in the sum of rewards; 0 computes and logs the reward without training on it."""
-    weight_schedule: Literal["constant", "linear"] = "constant"
+    weight_schedule: Annotated[Literal["constant", "linear"], Needs("weight!=0")] = "constant"
     """Schedule of the weight, from `weight` to `weight_end` times `weight` over the run."""
-    weight_end: float = Field(default=0.0, ge=0, le=1)
+    weight_end: Annotated[float, Needs("weight_schedule!=constant")] = Field(default=0.0, ge=0, le=1)
     """Final weight as a fraction of the initial one."""
     gamma: float | None = Field(default=None, ge=0, le=1)
     """Discount factor per step. A different one requires an algorithm with a value estimate per reward. Default: the

@@ -12,6 +12,7 @@ from pydantic.config import JsonDict
 
 from coterie.config.curriculum import AdvanceConfig, CurriculumConfig, Samplers
 from coterie.config.imitation import ImitationConfig
+from coterie.config.needs import Needs
 from coterie.config.rewards import RewardsConfig
 from coterie.core.precision import Setting as Precision
 from coterie.core.text import shorten
@@ -110,7 +111,7 @@ class TeamConfig(Model):
     """
     rewards: RewardsConfig = RewardsConfig()
     """Reward signals of the team. A team that learns inherits unset keys from the top-level section."""
-    imitation: ImitationConfig = ImitationConfig()
+    imitation: Annotated[ImitationConfig, Needs("imitation.demos!=null")] = ImitationConfig()
     """Behavior cloning of the team. A team that learns inherits unset keys from the top-level section."""
     roles: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Environment roles that form the team. Default: the roles of the environment's group with the team's name."""
@@ -121,11 +122,11 @@ class EvalConfig(Model):
 
     every: Count | None = Field(default=None, ge=0, le=10**15)
     """Environment steps between evaluations; 0 disables them. Default: 1/20 of the run."""
-    episodes: Count = Field(default=128, ge=1, le=10**7)
+    episodes: Annotated[Count, Needs("every!=0")] = Field(default=128, ge=1, le=10**7)
     """Episodes per evaluation, rounded up to the same number in each environment."""
-    mode: Literal["auto", "greedy", "sample"] = "auto"
+    mode: Annotated[Literal["auto", "greedy", "sample"], Needs("every!=0")] = "auto"
     """Action selection; `auto` follows the algorithm's publication."""
-    num_envs: Count = Field(default=64, ge=1, le=10**6)
+    num_envs: Annotated[Count, Needs("every!=0", "selfplay.opponents!=off")] = Field(default=64, ge=1, le=10**6)
     """Environments for evaluation."""
     best: str = Field(default="auto", pattern=r"^(auto|-?[^/\s]+(/[^/\s]+)*)$")
     """Metric of evaluations whose highest value marks the best checkpoint: METRIC or TEAM/METRIC, such as
@@ -133,7 +134,7 @@ class EvalConfig(Model):
     or with self-play the sum of the Elo ratings. If several teams learn, each also keeps its own best checkpoint, by
     its mean return or rating.
     """
-    min_episodes: Count = Field(default=20, ge=1, le=10**7)
+    min_episodes: Annotated[Count, Needs("every!=0")] = Field(default=20, ge=1, le=10**7)
     """Episodes that an evaluation needs for its checkpoint to be marked as best. Only evaluations after the first
     update count.
     """
@@ -146,22 +147,22 @@ class WorkersConfig(Model):
     """Worker processes for training, and as many again for evaluation; 0 steps all environments in the trainer's
     process. Results are bit-for-bit equal for any number.
     """
-    kind: Literal["processes", "ray"] = "processes"
+    kind: Annotated[Literal["processes", "ray"], Needs("count!=0")] = "processes"
     """Type of worker: local processes, or Ray actors on this machine or a cluster (requires the extra `coterie[ray]`).
     """
-    address: Annotated[str, AfterValidator(_check_address)] = "local"
+    address: Annotated[str, AfterValidator(_check_address), Needs("count!=0"), Needs("kind=ray")] = "local"
     """Address of Ray: local starts an instance that ends with the trainer, auto connects to the one running on this
     machine, and host:port to the one at that address.
     """
-    overlap: bool = False
+    overlap: Annotated[bool, Needs("count!=0")] = False
     """Step one half of the environments while the policies act in the other, with `count` workers per half. Results
     are bit-for-bit equal for any number of workers, but may differ in the last bit from those without overlap.
     """
-    timeout: float = Field(default=60.0, gt=0, le=86_400)
+    timeout: Annotated[float, Needs("count!=0", "external_env=true")] = Field(default=60.0, gt=0, le=86_400)
     """Seconds allowed per step of all of a worker's environments. A worker that takes longer is replaced. Making them,
     and making one environment in the trainer's process, may take five times as long, and at least 20 s.
     """
-    restarts: int = Field(default=10, ge=0, le=10**9)
+    restarts: Annotated[int, Needs("count!=0")] = Field(default=10, ge=0, le=10**9)
     """Workers that are replaced before the run ends. Episodes of a failed worker are dropped."""
 
     @property
@@ -210,9 +211,9 @@ class SelfPlayConfig(Model):
     """Minimum win rate against the pool for a new snapshot, where a draw is half a win; null: no minimum."""
     window: int = Field(default=10, ge=1, le=1000)
     """Number of latest snapshots that opponents are drawn from."""
-    latest_ratio: float = Field(default=0.5, ge=0, le=1)
+    latest_ratio: Annotated[float, Needs("opponents=uniform|recency|pfsp")] = Field(default=0.5, ge=0, le=1)
     """Fraction of episodes against the current policy; the others are against snapshots."""
-    pfsp_exponent: float = Field(default=2.0, ge=0, le=100)
+    pfsp_exponent: Annotated[float, Needs("opponents=pfsp")] = Field(default=2.0, ge=0, le=100)
     """Exponent of pfsp: probabilities are proportional to (1 - win rate)^exponent."""
     win_rate_episodes: Count = Field(default=200, ge=1, le=10**9)
     """Episodes in the running mean of the win rate against an opponent, in which recent episodes have more weight."""
@@ -232,6 +233,9 @@ class SelfPlayConfig(Model):
         return self.opponents != "off"
 
 
+_ALTERNATES = Needs("every!=null", "until!=null", "selfplay.opponents!=off")
+
+
 class AlternateConfig(Model):
     """Alternating training: in each phase some teams learn while the policies of the others are fixed."""
 
@@ -243,9 +247,9 @@ class AlternateConfig(Model):
     """Condition that ends a phase: a logged metric passes a threshold, e.g. {metric: "eval/{team}/return_mean", above:
     20}, where {team} is the first team that learns in the phase.
     """
-    order: tuple[str | tuple[str, ...], ...] = ()
+    order: Annotated[tuple[str | tuple[str, ...], ...], _ALTERNATES] = ()
     """Team or teams that learn in each phase. Default: each team that learns, one after the other."""
-    repeat: bool = True
+    repeat: Annotated[bool, _ALTERNATES] = True
     """Start again with the first phase after the last; otherwise the last phase lasts until the end of the run."""
 
 
@@ -254,12 +258,15 @@ class CheckpointConfig(Model):
 
     every: Count | None = Field(default=None, ge=0, le=10**15)
     """Environment steps between checkpoints; 0 saves only the last. Default: 1/20 of the run."""
-    keep: bool = False
+    keep: Annotated[bool, Needs("every!=0")] = False
     """Keep all checkpoints, not only `last`, the one before it, and the best ones."""
     policy_seconds: float = Field(default=10.0, ge=0, le=86_400)
     """Seconds between snapshots of the policies for `coterie watch`, which take at most 1% of the time; 0: none, and
     watching follows the checkpoints.
     """
+
+
+_TRACKED = Needs("wandb=true", "mlflow=true")
 
 
 class LogConfig(Model):
@@ -271,15 +278,15 @@ class LogConfig(Model):
     """Log metrics to Weights & Biases (requires the extra `coterie[wandb]`)."""
     mlflow: bool = False
     """Log metrics to MLflow (requires the extra `coterie[mlflow]`)."""
-    project: str | None = Field(default=None, min_length=1)
+    project: Annotated[str | None, _TRACKED] = Field(default=None, min_length=1)
     """W&B project, or MLflow experiment. Default: coterie for W&B, the name of the environment for MLflow."""
-    group: str | None = Field(default=None, min_length=1)
+    group: Annotated[str | None, _TRACKED] = Field(default=None, min_length=1)
     """Group of the run in W&B, for example the seeds of one setting; in MLflow, the value of the tag `group`."""
-    name: str | None = Field(default=None, min_length=1)
+    name: Annotated[str | None, _TRACKED] = Field(default=None, min_length=1)
     """Name of the run in W&B and MLflow. Default: the name of the run folder."""
-    tags: tuple[str, ...] = ()
+    tags: Annotated[tuple[str, ...], _TRACKED] = ()
     """Tags of the run in W&B, e.g. [baseline,paper]; in MLflow, tags with the value true."""
-    mlflow_uri: str | None = Field(default=None, min_length=1)
+    mlflow_uri: Annotated[str | None, Needs("mlflow=true")] = Field(default=None, min_length=1)
     """Tracking server or store of MLflow, any URI it supports, e.g. `sqlite:///mlflow.db`. Default: the environment
     variable MLFLOW_TRACKING_URI, or the folder `mlruns` in the current folder, which all runs share.
     """
@@ -306,11 +313,11 @@ class RunConfig(Model):
     """Settings of single teams, by name. Other teams use the top-level `algo`, `rewards` and `imitation`."""
     rewards: RewardsConfig = RewardsConfig()
     """Reward signals."""
-    imitation: ImitationConfig = ImitationConfig()
+    imitation: Annotated[ImitationConfig, Needs("imitation.demos!=null")] = ImitationConfig()
     """Behavior cloning on demonstrations."""
     init: Annotated[InitConfig | None, BeforeValidator(_require_section)] = None
     """Warm start; null: random weights."""
-    selfplay: SelfPlayConfig = SelfPlayConfig()
+    selfplay: Annotated[SelfPlayConfig, Needs("selfplay.opponents!=off")] = SelfPlayConfig()
     """Self-play."""
     alternate: AlternateConfig = AlternateConfig()
     """Alternating training of teams."""
@@ -326,7 +333,7 @@ class RunConfig(Model):
     """Environments that are stepped together."""
     ranks: int = Field(default=1, ge=1, le=4096)
     """Processes that train together on this machine, each with num_envs / ranks environments. torchrun sets it."""
-    rank_timeout: float = Field(default=120.0, ge=1, le=86_400)
+    rank_timeout: Annotated[float, Needs("ranks!=1")] = Field(default=120.0, ge=1, le=86_400)
     """Seconds to wait for a rank that does not respond before all ranks end."""
     workers: WorkersConfig = WorkersConfig()
     """Worker processes."""
@@ -349,6 +356,11 @@ class RunConfig(Model):
     cuda_graphs: Literal["off", "on"] = "off"
     """Captures rollouts in built-in environments on a GPU as CUDA graphs, and targets and gradient steps of all
     algorithms: on or off.
+    """
+    check: Literal["on", "off"] = "on"
+    """Checks what an environment that Coterie does not include returns in the first steps of a run: types, dtypes and
+    ranges, flags, and that group rewards are declared. Errors of your own environment end the run; warnings, and errors
+    of a library's, are printed once. `coterie check-env` checks more. off: no check.
     """
     out: Path | None = None
     """Run folder. Default: runs/<env>/<algo>/<date>-seed<k>."""

@@ -21,6 +21,8 @@ ENVIRONMENTS = "environments"
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
+ARGUMENT = "argument"
+FILE = "file "  # and its path and line
 DERIVED = "derived: "  # and the reason
 
 
@@ -93,7 +95,7 @@ def from_file(path: Path, saved: bool = False) -> list[Setting]:
 
     def origin(line: int) -> str:
         _, comment, remembered = lines[line - 1].rpartition("  # ")
-        return remembered.strip() if saved and comment else f"file {path}:{line}"
+        return remembered.strip() if saved and comment else f"{FILE}{path}:{line}"
 
     return from_text(text, str(path), origin)
 

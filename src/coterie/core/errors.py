@@ -43,6 +43,10 @@ class UserError(ReportedError):
         return [f"{type(self).__name__}: {self}"]
 
 
+class ContractError(UserError):
+    """An environment returned in the first steps of a run what its interface does not allow. The run leaves nothing."""
+
+
 class NonFiniteError(ReportedError):
     """A NaN or infinite value: the run stops and keeps the last good checkpoint. Exit code 3."""
 

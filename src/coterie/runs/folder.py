@@ -257,6 +257,13 @@ class RunFolder:
         """Returns the files of TensorBoard, which are in the folder itself: TensorBoard names runs by folder."""
         return sorted(self.path.glob("events.out.tfevents.*"))
 
+    def remove_results(self) -> None:
+        """Removes the metrics and checkpoints of a new run that is refused in its first steps."""
+        self.metrics_path.unlink(missing_ok=True)
+        for path in self.event_files():
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoints_path, ignore_errors=True)
+
     def remove_if_empty(self) -> bool:
         """Removes a run without metrics and checkpoints, and the parent folders created for it. Used after a failed
         start.

@@ -33,7 +33,10 @@ from coterie.runs.progress import duration
 from coterie.runs.summary import summarize
 from coterie.runs.tables import cell, print_table
 
-_WITHOUT_EFFECT = ("out", "progress", "threads", "log.tensorboard", "log.wandb", "log.mlflow", "log.video_every")
+_WITHOUT_EFFECT = (
+    *("out", "progress", "threads", "check"),
+    *("log.tensorboard", "log.wandb", "log.mlflow", "log.video_every"),
+)
 """Settings that may differ between a job and its run. A run is resumed with the threads with which it started."""
 
 _WAIT_SECONDS = 10.0

@@ -20,7 +20,7 @@ from coterie.envs.contract.vector import VectorEnv
 from coterie.kernels import switch
 from coterie.policies.base import Mode, Policy
 from coterie.training.traced_acting import TracedActor, can_be_traced
-from coterie.training.trajectory import Actor, Trajectory, collect
+from coterie.training.trajectory import Actor, Trajectory, Watch, collect
 
 
 class CollectFunction:
@@ -45,6 +45,7 @@ class CollectFunction:
         *,
         noise: dict[str, list[Tree]],
         modes: dict[str, Mode],
+        watch: Watch | None = None,
     ) -> Trajectory:
         """Arguments as those of `collect`.
 
@@ -55,10 +56,14 @@ class CollectFunction:
             self._graphed = None
             with_traces = switch.on and env.device.type == "cpu"
             self.actors = self._traced(policies) if with_traces else {**policies}
-            return collect(env, self.actors, timestep, hidden_state, noise=noise, modes=modes)
+            return collect(env, self.actors, timestep, hidden_state, noise=noise, modes=modes, watch=watch)
         if self._graphed is None or not self._graphed.is_of(env, policies, modes):
             self._graphed, self.actors = GraphedCollection(env, policies, modes), {}
-        return self._graphed(timestep, hidden_state, noise)
+        trajectory = self._graphed(timestep, hidden_state, noise)
+        if watch is not None:
+            for step, then in zip(trajectory.steps, trajectory.timesteps[1:], strict=True):
+                watch.step(step, then)
+        return trajectory
 
     def _traced(self, policies: dict[str, Policy]) -> dict[str, Actor]:
         """Returns the policies, by traces where they can be traced."""

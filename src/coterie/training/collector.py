@@ -34,7 +34,7 @@ from coterie.training.rollout_builder import (
     unset_lost,
     zero_invisible_obs,
 )
-from coterie.training.trajectory import Actor, Trajectory, inference_context
+from coterie.training.trajectory import Actor, Trajectory, Watch, inference_context
 
 declare(
     Metric(
@@ -93,6 +93,8 @@ class Collector:
         """Episodes dropped because a worker failed."""
         self.reward_abs_max: dict[str, float] = {}
         """Largest absolute reward of each team in one step of the last rollout, summed over its agents and groups."""
+        self.watch: Watch | None = None
+        """Reads what the environment returns, from the first reset on."""
         self._truncated_agents: Tensor | None = None  # [B, N]: truncated alone by the last step; None before it
 
     def advance(self, steps: int) -> tuple[dict[str, Rollout], int]:
@@ -102,12 +104,20 @@ class Collector:
         """
         if self._timestep is None:
             self._timestep = reset_env(self.env)
+            if self.watch is not None:
+                self.watch.reset(self._timestep)
         initial_hidden_state = {name: tree_map(torch.clone, hidden) for name, hidden in self._hidden_state.items()}
         noise = self._draw_noise(steps)
         modes: dict[str, Mode] = dict.fromkeys(self.policies, "explore")
         with inference_context(self.env, self.policies.values()):
             trajectory = self._collect(
-                self.env, self.policies, self._timestep, self._hidden_state, noise=noise, modes=modes
+                self.env,
+                self.policies,
+                self._timestep,
+                self._hidden_state,
+                noise=noise,
+                modes=modes,
+                watch=self.watch,
             )
         self._timestep = now = tree_map(contiguous, trajectory.timesteps[-1])
         self._hidden_state = tree_map(contiguous, trajectory.hidden_state)

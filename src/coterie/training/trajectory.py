@@ -34,6 +34,21 @@ class Actor(Protocol):
     ) -> tuple[dict[str, Action], HiddenState, dict[str, Any]]: ...
 
 
+class Watch(Protocol):
+    """Reads what an environment returns, before anything else does.
+
+    Of an environment that consists of parts it is the first part.
+    """
+
+    def reset(self, timestep: Timestep) -> None:
+        """Reads the first timestep."""
+        ...
+
+    def step(self, step: Step, timestep: Timestep) -> None:
+        """Reads the result of a step and the next timestep."""
+        ...
+
+
 @dataclass
 class Trajectory:
     """T steps of all environments.
@@ -61,6 +76,7 @@ def collect(
     *,
     noise: dict[str, list[Tree]],
     modes: dict[str, Mode],
+    watch: Watch | None = None,
 ) -> Trajectory:
     """Acts on `timestep` and its successors, once per entry of the noise.
 
@@ -73,6 +89,7 @@ def collect(
         hidden_state: Hidden states by team.
         noise: Noise of T steps by team.
         modes: Action selection by team.
+        watch: Reads the results of all steps.
     """
     parts = env_parts(env)
     sizes = [part.num_envs for part in parts]
@@ -85,7 +102,7 @@ def collect(
     for t, noise_of_parts in enumerate(split_noise):
         for part, trajectory, own_noise in zip(parts, trajectories, noise_of_parts, strict=True):
             if t:
-                _receive(part, trajectory)
+                _receive(part, trajectory, watch if part is parts[0] else None)
             actions, extras, trajectory.hidden_state = act(
                 policies, trajectory.timesteps[-1], trajectory.hidden_state, noise=own_noise, modes=modes
             )
@@ -93,7 +110,7 @@ def collect(
             trajectory.actions.append(actions)
             trajectory.extras.append(extras)
     for part, trajectory in zip(parts, trajectories, strict=True):
-        _receive(part, trajectory)
+        _receive(part, trajectory, watch if part is parts[0] else None)
     if len(trajectories) == 1:
         return trajectories[0]
     return Trajectory(
@@ -105,9 +122,11 @@ def collect(
     )
 
 
-def _receive(part: EnvPart, trajectory: Trajectory) -> None:
+def _receive(part: EnvPart, trajectory: Trajectory, watch: Watch | None) -> None:
     """Waits for the result of a part's step."""
     step, timestep = part.receive()
+    if watch is not None:
+        watch.step(step, timestep)
     trajectory.steps.append(step)
     trajectory.timesteps.append(timestep)
 

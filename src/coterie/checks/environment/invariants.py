@@ -101,10 +101,12 @@ class InvariantChecker:
         env: The environment, which the caller resets and steps.
         findings: Collects the violations.
         when: Prefix of all messages.
+        num_envs: Number of environments, the first ones; None for all.
     """
 
-    def __init__(self, env: VectorEnv, findings: FindingCollector, when: str = ""):
-        self.spec, self.num_envs, self.device, self.findings = env.spec, env.num_envs, env.device, findings
+    def __init__(self, env: VectorEnv, findings: FindingCollector, when: str = "", *, num_envs: int | None = None):
+        self.spec, self.num_envs, self.device = env.spec, num_envs or env.num_envs, env.device
+        self.findings = findings
         self._when = when
         self._timestep: Any = None  # the previous one
         self._elapsed = torch.zeros(self.num_envs, dtype=torch.int64)  # steps of the current episodes
@@ -147,6 +149,11 @@ class InvariantChecker:
         self._check_episode_ends(before, step, timestep)
         self._check_agent_ends(before, step, timestep)
         return step, timestep
+
+    def check_group_reward(self, step: Step) -> None:
+        """Checks the group rewards of a step alone."""
+        self._step_count += 1
+        self._check_group_reward(step)
 
     # --------------------------------------------------------------------------------------------------- form
 
@@ -268,6 +275,9 @@ class InvariantChecker:
         dead = acted[:, None] & ~before.alive
         self._forbid(dead & (step.reward != 0), "dead-reward", "an agent that is not alive gets a reward")
         self._forbid(dead & (step.terminated | step.truncated), "dead-end", "an agent that is not alive ends again")
+        self._check_group_reward(step)
+
+    def _check_group_reward(self, step: Step) -> None:
         if not self.spec.has_group_reward:
             nonzero = (step.group_reward != 0).any(-1)
             message = "group_reward is not zero, and the spec has has_group_reward=False"
