@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from algo_worlds import Everything, env_of
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.graphed_steps import GraphedStep
-from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner, skipped_timesteps, make_replay_buffer
+from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner, make_replay_buffer, skipped_timesteps
 from coterie.algos.qlearning import QLearningConfig
 from coterie.core.metrics import undeclared
 from learners import collect_rollout, ddpg_learner, q_learner, sac_learner

@@ -50,7 +50,7 @@ def test_explanations_name_settings_that_exist():
     words = {key.rpartition(".")[2] for key in known_keys()} | {"every", "mode"}
     for name, text in aliases.DIFFERENT.items():
         assert text.endswith("."), name
-        assert any(word in text for word in words | {"env.shaping", "coterie play", "sums the team"}), name
+        assert any(word in text for word in words | {"env.shaping", "coterie ", "Set algo,", "Set env,", "sums"}), name
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,17 @@ def test_a_setting_given_by_two_names_is_refused():
         (["algo.clip_grad=1"], "Set algo.max_grad_norm"),
         (["algo.use_global_state=true"], "Set algo.critic"),
         (["test_greedy=true"], "Set eval.mode=greedy"),
-        (["trial_at=3"], "coterie play RUN --checkpoint STEPS"),
+        (["trial_at=3"], "Set eval.every;"),
+        (["save_at=10"], "Set checkpoint.every;"),
+        (["model=mappo"], "Set algo, e.g. algo=mappo."),
+        (["render=true"], "`coterie watch RUN`"),
+        (["selfport=16"], "`ray start --address=HOST:PORT` there"),
+        (["local_results_path=results"], "out is the folder of the run itself"),
+        (["load_step=1000"], "`coterie evaluate RUN --checkpoint STEPS`"),
+        (["mac=basic_mac"], "parts of an algorithm. Set algo, e.g. algo=qmix"),
+        (["learner=q_learner"], "parts of an algorithm. Set algo, e.g. algo=qmix"),
+        (["summary_freq=1000"], "Set log.every, the number of updates"),
+        (["initialize_from=first"], "Set init.run, the folder of a run."),
         (["workerports=[1]"], "workers.kind=ray"),
         (["reward_shape=true"], "setting of the environment"),
         (["checkpoint_path=x"], "coterie resume RUN"),

@@ -22,6 +22,7 @@ EXACT: dict[str, str] = {
     "steps": "total_timesteps total_env_steps env_steps t_max running_steps",
     "num_envs": "n_envs n_rollout_threads parallels batch_size_run",
     "seed": "random_seed",
+    "log.tensorboard": "use_tensorboard",
     "out": "run_dir output_dir",
     "workers.count": "n_workers",
     "eval.every": "test_interval",
@@ -55,7 +56,7 @@ EXACT: dict[str, str] = {
     "algo.max_grad_value": "clip_grad_value grad_clip_value",
     "algo.normalize_obs": "use_obsnorm obs_norm normalize_observations normalize",
     "algo.normalize_advantage": "use_advnorm norm_adv normalize_advantages",
-    "algo.normalize_value": "use_valuenorm",
+    "algo.normalize_value": "use_valuenorm use_value_norm",
     "algo.noise_std": "exploration_noise noise_scale",
     "algo.target_noise": "policy_noise target_policy_noise",
     "algo.target_noise_clip": "noise_clip",
@@ -74,6 +75,9 @@ _FRAMES = "Frames count the repeats of actions elsewhere. Set steps, the environ
 _CLIPPING = "Libraries clip by norm or by value. Set algo.max_grad_norm, a limit of the norm, or algo.max_grad_value."
 _SWITCH = "It is a switch elsewhere."
 _ACTOR_LR = "It is the policy's alone. Set algo.lr, which the critic has, too, unless algo.critic_lr is set."
+_WATCH = "Watch a run with `coterie watch RUN`, or play its policy with `coterie play RUN`."
+_ALGORITHM = "It names the algorithm. Set algo, e.g. algo=mappo."
+_PARTS = "Controller and learner are parts of an algorithm. Set algo, e.g. algo=qmix, or your own package.module:Class."
 DIFFERENT: dict[str, str] = {
     "max_steps": "ML-Agents counts the steps of agents. Set steps, the environment steps of all environments.",
     "total_steps": "Libraries differ in what it counts. Set steps, the environment steps of all environments.",
@@ -88,9 +92,45 @@ DIFFERENT: dict[str, str] = {
     "logdir": "out is the folder of the run itself, not the parent of all runs.",
     "log_dir": "out is the folder of the run itself, not the parent of all runs.",
     "save_path": "out is the folder of the run; checkpoints are written into it.",
+    "local_results_path": "out is the folder of the run itself, not the parent of all runs.",
     "results_dir": "out is the folder of the run itself, not the parent of all runs.",
     "checkpoint_path": "Continue a run with `coterie resume RUN`, or act with its policy: algo=frozen algo.run=RUN.",
-    "trial_at": "Watch a checkpoint with `coterie play RUN --checkpoint STEPS`.",
+    "trial_at": f"It is the number of steps of each environment between evaluations. Set eval.every; {_STEP_UNIT}.",
+    "save_at": f"It counts evaluations. Set checkpoint.every; {_STEP_UNIT}.",
+    "trial": _WATCH,
+    "render": _WATCH,
+    "render_mode": _WATCH,
+    "model": _ALGORITHM,
+    "method": _ALGORITHM,
+    "trainer_type": _ALGORITHM,
+    "algorithm_name": _ALGORITHM,
+    "mac": _PARTS,
+    "learner": _PARTS,
+    "runner": "Environments are always stepped together. Set num_envs.",
+    "agent": "PyMARL's agents are networks: set algo.rnn=gru for its rnn, or algo.network=package.module:factory. "
+    "XuanCe's name the algorithm: set algo.",
+    "icm": "It is a switch elsewhere. Set rewards.icm={} to add curiosity with its defaults.",
+    "map_name": "It is a part of the environment's name. Set env, e.g. env=smac/3m.",
+    "env_id": "Set env, e.g. env=gym/CartPole-v1 or env=particle/simple_spread.",
+    "env_name": "Set env, e.g. env=gym/CartPole-v1 or env=particle/simple_spread.",
+    "load_step": "Evaluate a checkpoint with `coterie evaluate RUN --checkpoint STEPS`, or continue the run with "
+    "`coterie resume RUN`.",
+    "evaluate": "Evaluate a run with `coterie evaluate RUN`.",
+    "save_replay": "Save replays of a run with `coterie play RUN --replay FOLDER`.",
+    "save_model": "Checkpoints are saved in any case. Set checkpoint.every, or checkpoint.keep=true to keep all.",
+    "keep_checkpoints": "It is a number elsewhere. Set checkpoint.keep=true to keep all checkpoints.",
+    "initialize_from": "It is the ID of a run. Set init.run, the folder of a run.",
+    "init_path": "It is the file of a checkpoint. Set init.run, the folder of a run, and init.checkpoint.",
+    "run_id": "out is the folder of the run itself. Set out=runs/ID.",
+    "force": "Runs are not overwritten. Set another out, or remove the folder.",
+    "inference": "Act with a trained policy with `coterie evaluate RUN` or `coterie play RUN`.",
+    "summary_freq": "ML-Agents counts the steps of agents. Set log.every, the number of updates between log entries.",
+    "runner_log_interval": "PyMARL counts steps. Set log.every, the number of updates between log entries.",
+    "learner_log_interval": "PyMARL counts steps. Set log.every, the number of updates between log entries.",
+    "memory_size": "ML-Agents' is twice the units of the LSTM. Set algo.rnn=lstm and algo.rnn_size, half of it.",
+    "strength": "Set the weight of a reward signal, e.g. rewards.icm.weight.",
+    "swap_steps": "Every episode draws its opponent. Set selfplay.window, the snapshots that it is drawn from.",
+    "learning_rate_schedule": "ML-Agents' linear schedule ends at 0. Set algo.lr_schedule=linear and algo.lr_end.",
     "cuda": "It is a switch elsewhere. Set device=cuda, cpu or auto.",
     "use_cuda": "It is a switch elsewhere. Set device=cuda, cpu or auto.",
     "use_gpu": "It is a switch elsewhere. Set device=cuda, cpu or auto.",
@@ -98,7 +138,10 @@ DIFFERENT: dict[str, str] = {
     "num_env_runners": "RLlib's runners each hold environments of their own. Set workers.count, which share num_envs.",
     "num_workers": "In RLlib, each holds environments of its own. Set workers.count, which share num_envs.",
     "num_rollout_workers": "RLlib's workers each hold environments. Set workers.count, which share num_envs.",
-    "workerports": "Workers on other machines are actors of Ray. Set workers.kind=ray and workers.address=HOST:PORT.",
+    "workerports": "One number is that of the environments: set num_envs. Several are workers on other machines, which "
+    "are actors of Ray: set workers.kind=ray and workers.address=HOST:PORT.",
+    "selfport": "Machines that host environments run Ray: start `ray start --address=HOST:PORT` there, and set "
+    "workers.kind=ray and workers.address=HOST:PORT here.",
     "eval_interval": f"Its unit differs between libraries. Set eval.every; {_STEP_UNIT}.",
     "eval_freq": f"Stable-Baselines3 counts the steps of each environment. Set eval.every; {_STEP_UNIT}.",
     "evaluation_interval": f"RLlib counts iterations. Set eval.every; {_STEP_UNIT}.",
@@ -126,7 +169,8 @@ DIFFERENT: dict[str, str] = {
     "set algo.batch_size, which counts sequences for recurrent networks.",
     "buffer_size": "In ML-Agents it is the number of agent steps that are collected before an update. Set "
     "algo.rollout_length and num_envs; their product is the number of environment steps per update.",
-    "vf_coef": "Coterie weighs half the squared error, Stable-Baselines3 all of it. Set algo.value_coef to twice that.",
+    "vf_coef": "Coterie and CleanRL weigh half the squared error, Stable-Baselines3 and XuanCe all of it. Set "
+    "algo.value_coef, for these two to twice that.",
     "vf_coeff": "Coterie weighs half the squared error. Set algo.value_coef.",
     "vf_loss_coeff": "Coterie weighs half the squared error, RLlib all of it. Set algo.value_coef to twice that.",
     "actor_lr": _ACTOR_LR,
@@ -215,6 +259,12 @@ def difference(key: str, known: Iterable[str]) -> str | None:
 def targets(key: str) -> list[str]:
     """Settings that the last word of a key means exactly, whether or not the configuration has them."""
     return _by_alias.get(key.rpartition(".")[2], [])
+
+
+def named_exactly(word: str, value: str) -> str | None:
+    """Returns a setting by its name elsewhere, which is accepted, in its section here; None for other names."""
+    sections = {target.rpartition(".")[0] for target in _by_alias.get(word, ())}
+    return ".".join(filter(None, (*sections, f"{word}={value}"))) if len(sections) == 1 else None
 
 
 def _translate_layer(layer: list[Setting], layers: list[list[Setting]]) -> list[Setting]:

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from coterie.assembly import aliases
 from coterie.assembly.composition import Leaves, compose, with_known_case
+from coterie.assembly.other_programs import mlagents_answer
 from coterie.assembly.validation import validate
 from coterie.config import callables, messages, sources
 from coterie.config.overrides import Override, parse_all
@@ -213,7 +214,12 @@ def _finish(leaves: Leaves, user: Iterable[Setting]) -> Resolved:
 
 
 def _file_layer(path: Path | None) -> list[Setting]:
-    return [] if path is None else sources.from_file(path)
+    if path is None:
+        return []
+    found = sources.from_file(path)
+    if (answer := mlagents_answer(path, found)) is not None:
+        raise UserError(answer)
+    return found
 
 
 def _command_layer(overrides: Sequence[str]) -> list[Setting]:

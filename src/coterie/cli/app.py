@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from typing import Annotated, Any, Literal
 
 import typer
@@ -262,6 +263,11 @@ app.command("check-algo", cls=HelpCommand, rich_help_panel=CHECK)(check_algo)
 @user_code.reported()
 def run(argv: list[str]) -> int:
     """Runs a command line and returns its exit code. Raises UserError for unknown commands and options."""
+    if any(word == "with" or word.startswith(("--config", "--env-config")) for word in argv):
+        from coterie.assembly.other_programs import pymarl_answer
+
+        if (answer := pymarl_answer([word for word in argv if word != "train"])) is not None:
+            raise UserError(answer)
     command = typer.main.get_command(app)
     usage_error_class: Any = typer.BadParameter.__mro__[1]  # defined in typer or in click, depending on typer's version
     try:
@@ -280,8 +286,30 @@ def run(argv: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _setting_answer(error: Any, argv: list[str]) -> str | None:
+    """Returns the answer to a setting that is written as an option; None for other errors and misspelled options."""
+    option = str(getattr(error, "option_name", None) or "")
+    parameters = error.ctx.command.params if error.ctx is not None else ()
+    if not option.startswith("--") or not any("KEY=VALUE" in str(parameter.metavar) for parameter in parameters):
+        return None
+    options = [name for parameter in parameters for name in parameter.opts if name.startswith("--")]
+    if difflib.get_close_matches(option, options, n=1, cutoff=0.8):
+        return None
+    from coterie.assembly.aliases import DIFFERENT
+
+    key = option.strip("-").replace("-", "_")
+    if key in DIFFERENT:
+        return f"No such option: {option}. {DIFFERENT[key]}"
+    words = zip(argv, (*argv[1:], "-"), strict=True)
+    place, following = next((word, other) for word, other in words if word.partition("=")[0] == option)
+    value = place.partition("=")[2] or ("VALUE" if following.startswith("-") or "=" in following else following)
+    return f"No such option: {option}. Settings are words: write {shorten(f'{key}={value}', 200)}."
+
+
 def _usage(error: Any, argv: list[str]) -> str:
     """Formats a usage error as one line that suggests a fix."""
+    if (answer := _setting_answer(error, argv)) is not None:
+        return answer
     message = error.format_message().replace("Value error, ", "").strip().rstrip(".")
     word = next((word for word in argv if not word.startswith("-")), "")
     commands = [*(info.name or info.callback.__name__ for info in app.registered_commands if info.callback), "list"]

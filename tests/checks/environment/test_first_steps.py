@@ -53,7 +53,8 @@ class Batch(VectorEnv):
     def __init__(self, num_envs, device, fault):
         image = spaces.Box(0, 255, (8, 8, 3), np.uint8)
         space = image if fault == "image" else spaces.Box(-1, 1, (3,), np.float32)
-        role = RoleSpec(name="a", group="a", agents=("x", "y"), observation_space=space, action_space=spaces.Discrete(2))
+        actions = spaces.Discrete(2)
+        role = RoleSpec(name="a", group="a", agents=("x", "y"), observation_space=space, action_space=actions)
         self.spec = EnvSpec("batch", (role,), {}, episode_limit=None, exact_resume=False)
         self.num_envs, self.device, self.fault, self.count = num_envs, torch.device(device), fault, 0
 
