@@ -119,10 +119,11 @@ def filled(text: str, measure: bool = False) -> str:
     """
 
     def block(match: re.Match[str]) -> str:
-        start, kind, name, _, end = match.groups()
+        start, kind, name, text, end = match.groups()
         if kind == "measured" and not measure:
             return match[0]
-        return f"{start}\n{BLOCKS[name]().strip()}\n\n{end}"
+        content = program.with_differences(text) if name == "differences" else BLOCKS[name]()
+        return f"{start}\n{content.strip()}\n\n{end}"
 
     return _BLOCK.sub(block, text)
 

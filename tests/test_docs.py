@@ -384,3 +384,25 @@ def test_runs_log_exactly_the_documented_metrics(tmp_path: Path):
 def test_no_page_shows_the_name_of_a_missing_default():
     for page in (ROOT / "docs").rglob("*.md"):
         assert "PydanticUndefined" not in page.read_text(), page
+
+
+def test_differences_on_migration_pages_are_those_of_messages():
+    """Rows of names that Coterie knows have its explanation, others keep theirs."""
+    program = load("docs/generate.py").program
+    rows = [
+        "| elsewhere | Coterie | difference |",
+        "|---|---|---|",
+        "| `vf_coef` | `algo.value_coef` | none |",
+        "| `n_envs` | `num_envs` | another unit |",
+        "| `vf_coef` with a switch | `algo.value_coef` | kept |",
+        "| `clip_range`, `save_at` | `algo.clip_eps`, `checkpoint.every` | none |",
+        "| `unheard_of` | none | kept |",
+    ]
+    found = program.with_differences("\n".join(rows)).splitlines()
+    assert [found[i] for i in (0, 1, 4, 6)] == [rows[i] for i in (0, 1, 4, 6)]
+    assert "weigh half the squared error" in found[2]
+    assert found[3].endswith("| none |")
+    assert "| `save_at`: It counts evaluations. Set `checkpoint.every`;" in found[5]
+    for page in (ROOT / "docs" / "migration").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert page.name == "index.md" or "<!-- generated: differences -->" in text, page

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from coterie.config.messages import leaf_fields, show
+from coterie.config.needs import FACTS, Needs, needs_of
 
 _BOUNDS = (
     (annotated_types.Ge, "ge", "≥"),
@@ -45,8 +46,16 @@ def key_table(model: type[BaseModel], prefix: str, besides: Iterable[str] = ()) 
     for key, field in leaf_fields(model, prefix).items():
         if key in besides or key.partition(".")[0] in besides:
             continue
-        rows.append([f"`{key}`", _default(field), _allowed(field), " ".join((field.description or "").split())])
+        meaning = " ".join(((field.description or "") + "".join(map(_needs, needs_of(field)))).split())
+        rows.append([f"`{key}`", _default(field), _allowed(field), meaning])
     return table(["key", "default", "values", "meaning"], rows)
+
+
+def _needs(need: Needs) -> str:
+    """A sentence on what a setting needs to have an effect."""
+    facts = [FACTS[condition.key] for condition in need.conditions if condition.key in FACTS]
+    settings = [f"`{condition.text}`" for condition in need.conditions if condition.key not in FACTS]
+    return f" Without effect {facts[0]}." if facts and not settings else f" Needs {' or '.join(settings)}."
 
 
 def _default(field: FieldInfo) -> str:

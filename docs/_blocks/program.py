@@ -273,6 +273,26 @@ def different_names() -> str:
     )
 
 
+def with_differences(page: str) -> str:
+    """A table of names elsewhere, settings and differences, with the differences that Coterie's messages name.
+
+    Rows whose first cell has other words besides the names, or names that Coterie does not know, stay as they are.
+    """
+    exact = {name for names in aliases.EXACT.values() for name in names.split()}
+    rows = []
+    for row in page.strip().splitlines():
+        cells = [cell.strip() for cell in row.strip("|").split(" | ")]
+        names = [name.rpartition(".")[2] for name in re.findall(r"`([^`]*)`", cells[0])]
+        by_text: dict[str, list[str]] = {}
+        for name in names:
+            by_text.setdefault(_escape(aliases.DIFFERENT.get(name, "")), []).append(name)
+        texts = [text if own == names else f"{code_list(own)}: {text}" for text, own in by_text.items() if text]
+        if re.fullmatch(r"`[\w.]+`(, `[\w.]+`)*", cells[0]) and (texts or exact.issuperset(names)):
+            row = f"| {cells[0]} | {cells[1]} | {' '.join(texts) or 'none'} |"
+        rows.append(row)
+    return "\n".join(rows)
+
+
 def _session(*lines: str, stdout: bool = True) -> str:
     """Command lines with their output.
 

@@ -74,8 +74,8 @@ def test_answers_need_no_pytorch(tmp_path: Path):
     code = """
 import sys
 from coterie.__main__ import main
-for words in (["train", "--lr", "3"], ["train", "--config=qmix", "with", "t_max=3"], ["train", "--initialize-from", "x"]):
-    assert main(words) == 2
+for words in ("train --lr 3", "train --config=qmix with t_max=3", "train --initialize-from x"):
+    assert main(words.split()) == 2
 assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)

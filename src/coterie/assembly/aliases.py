@@ -192,7 +192,8 @@ DIFFERENT: dict[str, str] = {
     "layer, e.g. [64,64].",
     "hidden_size": "It is one number for all layers elsewhere. Set algo.hidden_sizes, a list with the units of every "
     "layer, e.g. [64,64].",
-    "hidden_units": "ML-Agents has num_layers equal layers. Set algo.hidden_sizes, e.g. [128,128].",
+    "hidden_units": "ML-Agents has num_layers equal layers. Set algo.hidden_sizes, a list with the units of every "
+    "layer, e.g. [128,128].",
     "num_layers": "ML-Agents has num_layers equal layers. Set algo.hidden_sizes, a list with the units of every "
     "layer, e.g. [128,128].",
     "hidden_layers": "Libraries differ in what it is. Set algo.hidden_sizes, a list with the units of every layer, "

@@ -41,6 +41,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class _Condition:
+    text: str
     key: str
     is_equal: bool
     values: tuple[Any, ...]
@@ -52,7 +53,7 @@ class _Condition:
 def _parse(text: str) -> _Condition:
     found = re.fullmatch(r"([\w.]+)(!?=)([^=]+)", text)
     assert found is not None, text
-    return _Condition(found[1], found[2] == "=", tuple(map(parse_primitive, found[3].split("|"))))
+    return _Condition(text, found[1], found[2] == "=", tuple(map(parse_primitive, found[3].split("|"))))
 
 
 CONTINUOUS, DISCRETE, SEVERAL = (

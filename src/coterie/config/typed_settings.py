@@ -1762,8 +1762,6 @@ class TrainSettings(TypedDict, total=False):
     """Seconds to wait for a rank that does not respond before all ranks end."""
     workers: WorkersSettings
     """Worker processes."""
-    rollout_length: Count | None
-    """Rollout length: steps per environment between updates, including reset steps. Default: the algorithm's."""
     seed: int
     """Seed of all random numbers."""
     device: str
@@ -1784,6 +1782,11 @@ class TrainSettings(TypedDict, total=False):
     cuda_graphs: Literal["off", "on"]
     """Captures rollouts in built-in environments on a GPU as CUDA graphs, and targets and gradient steps of all
     algorithms: on or off.
+    """
+    check: Literal["on", "off"]
+    """Checks what an environment that Coterie does not include returns in the first steps of a run: types, dtypes
+    and ranges, flags, and that group rewards are declared. Errors of your own environment end the run; warnings,
+    and errors of a library's, are printed once. `coterie check-env` checks more. off: no check.
     """
     out: str | os.PathLike[str] | None
     """Run folder. Default: runs/<env>/<algo>/<date>-seed<k>."""
