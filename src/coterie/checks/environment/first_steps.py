@@ -70,6 +70,8 @@ class FirstSteps:
 
     def _report(self) -> None:
         for finding in self._findings.findings():
+            if finding.name == "non-finite":  # the collector stops the run, in any step
+                continue
             line = f"environment '{self._name}': {finding.evidence}. {finding.fix}"
             if finding.severity == "error" and self._refuses:
                 raise ContractError(f"{line} Set check=off to train without this check.")
