@@ -391,8 +391,7 @@ def test_an_error_inside_the_environment_is_reported_with_its_file_and_line(
     line = next(k for k, text in enumerate(source, 1) if "raise ZeroDivisionError" in text)
     own = ("algo=ppo", "algo.num_minibatches=1", "env=gymvec/Broken-v0", "env.fault=raises", "eval.every=0")
     assert main(["train", *tiny(*own), f"out={tmp_path / 'run'}"]) == 3
-    errors = capsys.readouterr().err
-    assert errors.count("\n") == 1
+    (errors,) = [line for line in capsys.readouterr().err.splitlines() if ": no effect with" not in line]
     assert "gymvec/Broken-v0 failed in a step: ZeroDivisionError: the pages have no weight" in errors
     assert f"(vector_worlds.py:{line})" in errors
     assert f"The last good checkpoint is in {tmp_path / 'run' / 'checkpoints'}" in errors
