@@ -8,7 +8,6 @@ from coterie.__main__ import main
 
 MISTYPED = [
     ("algo.lrr=1e-3", "Did you mean 'algo.lr'"),
-    ("lr=1e-3", "Did you mean 'algo.lr'?"),
     ("stepz=5", "Did you mean 'steps'"),
     ("eval.evry=5", "Did you mean 'eval.every'"),
     ("env.local_ration=0.5", "Did you mean 'env.local_ratio'"),
