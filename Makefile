@@ -17,7 +17,8 @@ setup: $(STAMP)
 $(CORE): pyproject.toml constraints.txt
 	@echo "Installing what training needs into .venv: PyTorch and a few libraries. It takes minutes, once."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(INSTALL) .
+	$(INSTALL) . --no-compile
+	rm -rf $(BIN)/../lib/python3*/site-packages/torch/test $(BIN)/../lib/python3*/site-packages/torch/bin/test_*  # 120 MB
 	@touch $@
 
 $(STAMP): $(CORE)
@@ -61,10 +62,8 @@ docs: setup  ## regenerate the tables of the pages and build the site into docs/
 	$(BIN)/python docs/generate.py --text
 	$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 
-KERNELS ?= x86-64-v3
-
-wheel: setup  ## build a wheel into dist, with the fused kernels compiled for the processor level KERNELS
-	COTERIE_KERNELS=$(KERNELS) $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+wheel:  ## build the files of a release into dist: source, a pure wheel, and a manylinux wheel with compiled kernels
+	PYTHON=$(PYTHON) .ci/wheel
 
 # The football engine is compiled from its PyPI source against the system's Python, which PYTHON has to match.
 FOOTBALL_NEEDS := build-essential cmake python3-dev libboost-python-dev libboost-thread-dev libboost-filesystem-dev \

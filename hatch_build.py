@@ -1,10 +1,11 @@
-"""Build hook: compiles the fused kernels if a C++ compiler is there.
+"""Build hooks: kernels in the wheel, and addresses of the project.
 
-An installation compiles them for this machine, into the folder that the first use would put them in.
-`COTERIE_KERNELS=x86-64-v3 pip wheel .` compiles them into the wheel (`make wheel`).
+`COTERIE_KERNELS="x86-64-v3 x86-64-v4" pip wheel .` compiles the fused kernels for these processor levels into the wheel
+(`make wheel`). Otherwise the wheel has their source only, and the first run compiles them.
 """
 
 import os
+import re
 import sys
 import sysconfig
 import tempfile
@@ -12,23 +13,61 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 
-class CustomBuildHook(BuildHookInterface):
+class KernelsHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        levels = os.environ.get("COTERIE_KERNELS", "").split()
+        if not levels or version == "editable":
+            return
         sys.path.insert(0, str(Path(self.root) / "src"))
         from coterie.kernels import build  # needs nothing but the standard library
 
-        level = os.environ.get("COTERIE_KERNELS")
-        if not level or version == "editable":
-            try:
-                self.app.display_info(f"Kernels: {build.cached_library()}")
-            except build.KernelsUnavailableError as error:
-                self.app.display_info(f"Kernels will be compiled at first use: {error}")
-            return
-        library = Path(tempfile.mkdtemp()) / build.prebuilt_name(level)
-        build.compile_library(build.find_compiler(), build.flags_for(level), library)
-        library.chmod(0o755)
-        build_data["force_include"][str(library)] = f"coterie/kernels/prebuilt/{library.name}"
+        self.folder = tempfile.TemporaryDirectory()
+        for level in levels:
+            library = Path(self.folder.name) / build.prebuilt_name(level)
+            build.compile_library(build.find_compiler(), build.flags_for(level), library)
+            library.chmod(0o755)
+            build_data["force_include"][str(library)] = f"coterie/kernels/prebuilt/{library.name}"
         build_data["pure_python"] = False
         build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+
+
+class AddressesHook(MetadataHookInterface):
+    def update(self, metadata: dict[str, Any]) -> None:
+        root = Path(self.root)
+        address = repository((root / "CITATION.cff").read_text(), os.environ)
+        readme = (root / "README.md").read_text()
+        metadata["readme"] = {"content-type": "text/markdown", "text": with_absolute_links(readme, address)}
+        metadata["urls"] = urls(address)
+
+
+def repository(citation: str, environment: Any) -> str | None:
+    """Returns the address of the repository: `repository-code` of CITATION.cff, or that of the GitHub workflow."""
+    named = re.search(r'^repository-code: *"?([^"\s]+)"?$', citation, re.M)
+    if named:
+        return named[1].rstrip("/")
+    if "GITHUB_REPOSITORY" in environment:
+        return f"{environment.get('GITHUB_SERVER_URL', 'https://github.com')}/{environment['GITHUB_REPOSITORY']}"
+    return None
+
+
+def urls(address: str | None) -> dict[str, str]:
+    """Returns the addresses of the project by label; none without a repository."""
+    if address is None:
+        return {}
+    return {
+        "Source": address,
+        "Documentation": f"{address}/blob/main/docs/index.md",
+        "Changelog": f"{address}/blob/main/CHANGELOG.md",
+        "Issues": f"{address}/issues",
+    }
+
+
+def with_absolute_links(text: str, address: str | None) -> str:
+    """Returns Markdown whose relative links lead to the repository, as a package index shows it without the files."""
+    if address is None:
+        return text
+    text = re.sub(r"(\]\()(?!\w+:|#)", rf"\g<1>{address}/blob/main/", text)
+    return re.sub(r'(src=")(?!\w+:)', rf"\g<1>{address}/raw/main/", text)

@@ -59,7 +59,7 @@ def test_every_extra_in_an_error_exists() -> None:
     extras = set(metadata.metadata("coterie").get_all("Provides-Extra") or ())
     source = "\n".join(path.read_text() for path in TEXTS if path.suffix == ".py")
     named = set(re.findall(r"""install_extra\(["'](\w+)["']\)""", source))
-    assert {"wandb", "mlflow", "ray", "serve", "vmas", "football"} <= named <= extras
+    assert {"wandb", "mlflow", "ray", "export", "vmas", "football"} <= named <= extras
 
 
 def test_no_text_advises_to_install_coterie_by_name() -> None:

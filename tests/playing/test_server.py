@@ -237,30 +237,6 @@ def test_ctrl_c_ends_the_viewer_without_an_error(tmp_path: Path, monkeypatch: py
     assert "in a browser. Press Ctrl-C to stop." in capsys.readouterr().err
 
 
-def test_a_missing_library_is_reported_with_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for module in ("starlette.applications", "uvicorn.protocols.http.httptools_impl"):
-        with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, module, None)
-            for command in (
-                ["view", "a.zip"],
-                ["play", "--env", "particle/simple_tag", "--human", "agent"],
-                ["serve", "a"],
-            ):
-                with pytest.raises(
-                    UserError, match=r"needs a web server\. Install it with: .*pip install -e '\S+\[serve\]'"
-                ):
-                    run(command)
-
-
-@pytest.mark.slow
-def test_recording_episodes_needs_no_web_server():
-    program = (
-        "import sys; sys.modules |= {'starlette': None, 'uvicorn': None, 'websockets': None, 'httptools': None};"
-        "import coterie.playing.play_by_hand"
-    )
-    subprocess.run([sys.executable, "-c", program], timeout=120, check=True)
-
-
 @pytest.mark.slow
 def test_viewing_files_does_not_import_torch():
     program = "import sys, coterie.playing.viewer; print('torch' in sys.modules)"

@@ -6,7 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from importlib import metadata
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from coterie.runs import description
 from coterie.runs.description import PATCH_BYTES, describe, installed_versions, project_record
 from coterie.runs.folder import RunFolder
 
-NOW = datetime(2025, 3, 9, 14, 5, 7, tzinfo=timezone.utc)
+NOW = datetime(2025, 3, 9, 14, 5, 7, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)

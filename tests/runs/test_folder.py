@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from coterie.runs import folder
 from coterie.runs.folder import RunFolder, read_manifest, runs_below
 from mutations import FUZZ, assert_one_line, mutated
 
-NOW = datetime(2025, 3, 9, 14, 5, 7, tzinfo=timezone.utc)
+NOW = datetime(2025, 3, 9, 14, 5, 7, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)

@@ -159,11 +159,8 @@ def _is_built_in(run: Path | None, resolved: Resolved | None) -> bool:
 def _play_or_record(request: GameRequest, record: Path | None, episodes: int, fps: float, address: Address) -> None:
     """Starts interactive play if the request names human players, otherwise records episodes."""
     from coterie.playing import play_by_hand
-    from coterie.playing.page import require_server
     from coterie.playing.seating import open_game
 
-    if request.human:
-        require_server()
     with open_game(request) as (game, title):
         if request.human:
             play_by_hand.play_by_hand(game, title, fps, record, address=address)
@@ -189,9 +186,7 @@ def view(
     """
     if len(files) > 4:
         raise UserError(f"{len(files)} files: too many to compare. Name at most 4.")
-    from coterie.playing.page import Address, require_server
-
-    require_server()
+    from coterie.playing.page import Address
     from coterie.playing.viewer import view_files
 
     view_files(files, Address(host, port, open_))
@@ -215,10 +210,8 @@ def watch(
 
     Example: coterie watch runs/particle/simple_spread/mappo/20260101-120000-seed0 --open
     """
-    from coterie.playing.page import Address, require_server
-
-    require_server()
     from coterie.playing import watch as page
+    from coterie.playing.page import Address
 
     options = page.WatchOptions(mode=mode, fps=fps, size=size, seed=seed)
     page.watch(run, options, Address(host, port, open_))

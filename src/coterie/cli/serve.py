@@ -52,9 +52,7 @@ def serve(
 
     coterie serve exported --host 0.0.0.0 --port 8765 --mode greedy
     """
-    from coterie.playing.page import require_server, until_interrupted
-
-    require_server("serving an export")
+    from coterie.playing.page import until_interrupted
     from coterie.playing.policy_server import serve_policy
 
     with (

@@ -10,7 +10,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any, Literal
@@ -67,7 +67,7 @@ _PLAYER_HEADER = '''"""Acts with teams that `coterie export` wrote, without Cote
     player.reset()
     actions = player.act({"agent_0": obs_0, "agent_1": obs_1, "agent_2": obs_2})
 
-This file needs Python 3.10, NumPy, and onnxruntime for exports to ONNX. Copy it next to your program. {safe}"""
+This file needs Python 3.11, NumPy, and onnxruntime for exports to ONNX. Copy it next to your program. {safe}"""
 '''
 
 _TORCH_HEADER = '''"""Loads teams that `coterie export --format torch` wrote as PyTorch modules, without Coterie.
@@ -78,7 +78,7 @@ _TORCH_HEADER = '''"""Loads teams that `coterie export --format torch` wrote as 
     outputs = policy(policy.first_inputs({"agent_0": obs_0, "agent_1": obs_1}))
     actions = policy.actions(outputs, "greedy")
 
-This file needs Python 3.10, NumPy and PyTorch. Copy it next to your program. {safe}"""
+This file needs Python 3.11, NumPy and PyTorch. Copy it next to your program. {safe}"""
 '''
 
 
@@ -152,7 +152,7 @@ def provenance(manifest: Entry, run: str, checkpoint: Entry, algorithm: str) -> 
         "git": manifest.get("git"),
         "trained_with": manifest.get("versions"),
         "checkpoint": checkpoint,
-        "exported": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "exported": datetime.now(UTC).isoformat(timespec="seconds"),
         "exported_with": {name: metadata.version(name) for name in ("coterie", "torch", "numpy")},
     }
 

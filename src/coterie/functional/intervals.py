@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from coterie.functional import student_t
+
 Z_95 = 1.959963984540054
 """97.5% quantile of the normal distribution: the half-width of a 95% interval in standard errors."""
 
@@ -46,10 +48,7 @@ def mean_interval_95(values: Sequence[float]) -> tuple[float, float]:
     mean = statistics.fmean(values)
     if len(values) < 2:
         return mean, math.nan
-    from scipy.special import stdtrit  # a quarter of a second, which not every command needs to spend
-
-    quantile = float(stdtrit(len(values) - 1, 0.975))  # of Student's t distribution
-    return mean, quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, student_t.quantile(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def welch_test(mean: float, error: float, other_mean: float, other_error: float) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Compiles the kernels into the user's cache folder, once per source, compiler, flags and processor."""
+"""The compiled kernels: libraries of a wheel, or one in the user's cache folder, compiled once per machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coterie.core.user_folders import user_folder
 
 SOURCE = Path(__file__).parent / "source"
 PREBUILT = Path(__file__).parent / "prebuilt"
-"""Folder of the library that a wheel brings along, see `make wheel`."""
+"""Folder of the libraries in a wheel, see `make wheel`."""
 
 FLAGS = (
     *("-O3", "-std=c++17", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
@@ -104,7 +104,7 @@ def flags_for(processor: str) -> tuple[str, ...]:
 
 
 def available_library(on_compiling: Callable[[], object] = lambda: None) -> Path:
-    """Returns the library compiled for this machine, else the one that a wheel brought along.
+    """Returns the wheel's library for the highest level of this processor, else one compiled for this machine.
 
     Args:
         on_compiling: Called before the compiler, which takes 10 to 30 seconds.
@@ -112,15 +112,20 @@ def available_library(on_compiling: Callable[[], object] = lambda: None) -> Path
     Raises:
         KernelsUnavailableError: If there is neither, with the reason why none can be compiled.
     """
-    try:
-        return cached_library(on_compiling)
-    except KernelsUnavailableError:
-        features = set(processor_features().split())
-        for level, needed in reversed(LEVELS.items()):
-            library = PREBUILT / prebuilt_name(level)
-            if needed <= features and library.exists():
-                return library
-        raise
+    return prebuilt_library() or cached_library(on_compiling)
+
+
+def prebuilt_library() -> Path | None:
+    """Returns the wheel's library for the highest level of this processor; None if there is none for it.
+
+    A library for the exact processor is not faster than that for its level.
+    """
+    features = set(processor_features().split())
+    for level, needed in reversed(LEVELS.items()):
+        library = PREBUILT / prebuilt_name(level)
+        if needed <= features and library.exists():
+            return library
+    return None
 
 
 def prebuilt_name(level: str) -> str:

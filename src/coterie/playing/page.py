@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from coterie.core.errors import UserError
-from coterie.core.installation import install_extra
 from coterie.core.text import printable
 
 
@@ -44,16 +42,6 @@ def _printable(value: Any) -> Any:
     if isinstance(value, list):
         return [_printable(item) for item in value]
     return {printable(key): _printable(x) for key, x in value.items()} if isinstance(value, dict) else value
-
-
-def require_server(purpose: str = "playing in a browser") -> None:
-    """UserError if the web server libraries are missing."""
-    try:
-        import starlette.applications  # noqa: F401
-        import uvicorn.protocols.http.httptools_impl
-        import uvicorn.protocols.websockets.websockets_sansio_impl  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"{purpose} needs a web server. Install it with: {install_extra('serve')}") from error
 
 
 @contextlib.contextmanager

@@ -8,24 +8,18 @@ import queue
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from coterie.commands.rendering import print_returns
 from coterie.core.terminal import print_line
 from coterie.playing.episode_recording import Recorder, encode
 from coterie.playing.game import Game
-from coterie.playing.page import Address, require_server, until_interrupted
+from coterie.playing.page import Address, until_interrupted
+from coterie.playing.page_server import PageServer, serving
 from coterie.playing.session import Session, encode_message
-
-if TYPE_CHECKING:
-    from coterie.playing.page_server import PageServer
 
 
 def play_by_hand(game: Game, title: str, fps: float, record: Path | None, address: Address) -> None:
     """Serves a game until Ctrl-C and records it to `record` if given."""
-    require_server()
-    from coterie.playing.page_server import serving
-
     with contextlib.ExitStack() as stack:
         servers: list[PageServer] = []  # the server needs the session, and the session needs the server
 

@@ -10,14 +10,12 @@ of runs the results are those of its package rliable.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from coterie.core.seeds import seed_of
+from coterie.functional.student_t import two_sided_p_value
 from coterie.reports.comparison import Axis, Band, Estimate, TimeToThreshold
 from coterie.reports.records import EvaluationSeries
 
@@ -72,7 +70,7 @@ def median_of_runs(scores: Scores) -> np.ndarray:
 def interquartile_mean(scores: Scores) -> np.ndarray:
     """Mean of the middle half of all scores of all tasks.
 
-    With equal numbers of runs, a quarter of the scores, rounded down, is cut off at each end (`scipy.stats.trim_mean`).
+    With equal numbers of runs, a quarter of the scores, rounded down, is cut off at each end.
     Otherwise the scores of a task with n_m runs have the weight 1 / n_m, and a quarter of the weight is cut off at each
     end, so that scores at the cut count in part.
 
@@ -85,7 +83,9 @@ def interquartile_mean(scores: Scores) -> np.ndarray:
     sizes = [x.shape[-1] for x in scores]
     pooled = np.concatenate(scores, axis=-1)
     if len(set(sizes)) == 1:
-        return stats.trim_mean(pooled, _QUARTER, axis=-1)
+        n = pooled.shape[-1]
+        cut = int(_QUARTER * n)
+        return np.partition(pooled, (cut, n - cut - 1), axis=-1)[..., cut : n - cut].mean(axis=-1)
     weights = np.concatenate([np.full(n, 1 / (n * len(sizes))) for n in sizes])
     order = np.argsort(pooled, axis=-1)
     ends = np.cumsum(weights[order], axis=-1)
@@ -246,6 +246,8 @@ def welch(x: np.ndarray, y: np.ndarray) -> float:
 
         t = (mean x - mean y) / sqrt(s_x^2 / n + s_y^2 / k)
 
+        degrees of freedom = (s_x^2 / n + s_y^2 / k)^2 / ((s_x^2 / n)^2 / (n - 1) + (s_y^2 / k)^2 / (k - 1))
+
     Args:
         x: Scores, [n].
         y: Scores, [k].
@@ -261,10 +263,9 @@ def welch(x: np.ndarray, y: np.ndarray) -> float:
     noise = _rounding(x, y)
     if np.ptp(x) <= noise and np.ptp(y) <= noise:
         return 1.0 if abs(x[0] - y[0]) <= noise else math.nan
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # one sample may be constant
-        result: Any = stats.ttest_ind(x, y, equal_var=False)
-        return float(result.pvalue)
+    a, b = x.var(ddof=1) / len(x), y.var(ddof=1) / len(y)
+    freedom = (a + b) ** 2 / (a**2 / (len(x) - 1) + b**2 / (len(y) - 1))
+    return two_sided_p_value((x.mean() - y.mean()) / math.sqrt(a + b), freedom)
 
 
 def paired_t(x: np.ndarray, y: np.ndarray) -> float:
@@ -282,8 +283,8 @@ def paired_t(x: np.ndarray, y: np.ndarray) -> float:
     noise = _rounding(x, y)
     if np.ptp(x - y) <= noise:
         return 1.0 if abs(x[0] - y[0]) <= noise else math.nan
-    result: Any = stats.ttest_rel(x, y)
-    return float(result.pvalue)
+    difference = x - y
+    return two_sided_p_value(difference.mean() / (difference.std(ddof=1) / math.sqrt(len(x))), len(x) - 1)
 
 
 def _rounding(x: np.ndarray, y: np.ndarray) -> float:

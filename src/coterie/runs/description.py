@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
@@ -55,7 +55,7 @@ def describe(seed: int, command: Sequence[str], threads: int | None, now: dateti
         **more: Further entries, such as `env`, `algo` and `levels` (returns that `coterie plot` draws as dashed lines).
     """
     return {
-        "started": now.astimezone(timezone.utc).isoformat(timespec="seconds"),
+        "started": now.astimezone(UTC).isoformat(timespec="seconds"),
         "command": list(command),
         "seed": seed,
         "threads": threads,
