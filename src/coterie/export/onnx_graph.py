@@ -166,7 +166,10 @@ def require_libraries(form: str) -> None:
     """Raises UserError if a library for the export to ONNX is not installed."""
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(f"--format {form}: {missing[0]} is not installed. Install it with: {install_extra('export')}")
+        other = ", or use --format numpy, which needs nothing more" if form == "onnx" else ""
+        raise UserError(
+            f"--format {form}: {missing[0]} is not installed. Install it with: {install_extra('export')}{other}"
+        )
 
 
 @contextmanager
