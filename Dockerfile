@@ -29,7 +29,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends python3 libg
     && install --directory --owner coterie /work /work/runs
 COPY --from=build /opt/coterie /opt/coterie
 ENV PATH=/opt/coterie/bin:$PATH
-USER coterie
+USER 10001
 WORKDIR /work
 ENTRYPOINT ["coterie"]
 CMD ["--help"]

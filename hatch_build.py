@@ -33,6 +33,10 @@ class KernelsHook(BuildHookInterface):
         build_data["pure_python"] = False
         build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
 
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
+
 
 class AddressesHook(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
@@ -45,7 +49,7 @@ class AddressesHook(MetadataHookInterface):
 
 def repository(citation: str, environment: Any) -> str | None:
     """Returns the address of the repository: `repository-code` of CITATION.cff, or that of the GitHub workflow."""
-    named = re.search(r'^repository-code: *"?([^"\s]+)"?$', citation, re.M)
+    named = re.search(r"^repository-code: *['\"]?([^'\"\s]+)", citation, re.M)
     if named:
         return named[1].rstrip("/")
     if "GITHUB_REPOSITORY" in environment:
@@ -69,5 +73,6 @@ def with_absolute_links(text: str, address: str | None) -> str:
     """Returns Markdown whose relative links lead to the repository, as a package index shows it without the files."""
     if address is None:
         return text
-    text = re.sub(r"(\]\()(?!\w+:|#)", rf"\g<1>{address}/blob/main/", text)
-    return re.sub(r'(src=")(?!\w+:)', rf"\g<1>{address}/raw/main/", text)
+    images = r"(!\[[^\]]*\]\(|src=\")(?!\w+:)"
+    text = re.sub(images, rf"\g<1>{address}/raw/main/", text)
+    return re.sub(r"(\]\()(?!\w+:|#)", rf"\g<1>{address}/blob/main/", text)

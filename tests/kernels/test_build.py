@@ -127,7 +127,19 @@ def test_without_a_compiler_the_best_library_of_the_wheel_that_the_processor_can
         build.available_library()
 
 
-def test_an_installation_compiles_with_the_standard_library_only():
+def test_the_library_of_a_wheel_is_used_at_once_although_there_is_a_compiler(fake_compiler, monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "PREBUILT", tmp_path)
+    monkeypatch.setattr(build, "processor_features", lambda: " ".join(build.LEVELS["x86-64-v3"]))
+    library = tmp_path / build.prebuilt_name("x86-64-v3")
+    library.touch()
+    announced = []
+    assert build.available_library(lambda: announced.append(1)) == library
+    assert not announced
+    assert not (tmp_path / "calls").exists()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_wheel_is_built_with_the_standard_library_only():
     """When pip runs `hatch_build.py`, no other package is installed, not even Coterie."""
     code = "import sys; sys.path.insert(0, sys.argv[1]); from coterie.kernels import build; print(build.SOURCE)"
     command = [sys.executable, "-I", "-S", "-c", code, str(ROOT / "src")]
