@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import urllib.request
 from importlib import metadata
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_make_train_installs_the_core_and_make_test_the_rest() -> None:
         ).stdout  # fmt: skip
 
     train, test = commands("train"), commands("test")
-    assert re.search(r"pip install .*--editable \.$", train, re.M)
+    assert re.search(r"pip install .*--no-compile .*--editable \.$", train, re.M)
     assert "[dev]" not in train
     assert "--quiet" not in train
     assert train.rstrip().endswith("coterie train seed=3")
@@ -118,12 +119,28 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_training_needs_nothing_but_the_core(tmp_path: Path) -> None:
+def test_training_and_the_hints_of_its_summary_need_nothing_but_the_core(tmp_path: Path) -> None:
     settings = ["steps=600", "num_envs=8", "eval.episodes=4", "progress=lines", f"out={tmp_path / 'run'}"]
     command = [sys.executable, "-c", ONLY_CORE]
     result = subprocess.run([*command, "train", *settings], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "run" / "curves.png").is_file()
+    run = str(tmp_path / "run")
+    for words in (
+        ["compare", run],
+        ["plot", run],
+        ["export", run, "--format", "numpy", "--out", str(tmp_path / "out")],
+    ):
+        subprocess.run([*command, *words], check=True, cwd=tmp_path)
+    watch = [*command, "watch", run]
+    with subprocess.Popen(watch, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        address = re.search(r"http://\S+", server.stderr.readline())
+        try:
+            assert address is not None
+            assert "<canvas" in urllib.request.urlopen(address[0], timeout=30).read().decode()
+        finally:
+            server.terminate()
     refused = subprocess.run([*command, "check-env", "rware/rware-tiny-2ag-v2"], capture_output=True, text=True)
     assert refused.returncode == 2
     assert "[rware]'" in refused.stderr  # the finder does refuse other packages
