@@ -1,6 +1,6 @@
 # Coterie in a container. With the CPU build of PyTorch:
 #   docker build -t coterie .
-#   docker run --rm -v "$PWD/runs:/work/runs" coterie train steps=1M out=runs/first
+#   docker run --rm -v "$PWD/runs:/coterie/runs" coterie train steps=1M out=runs/first
 # With CUDA, for `docker run --gpus all`:
 #   docker build -t coterie:cuda --build-arg BASE=nvidia/cuda:12.8.1-runtime-ubuntu24.04 --build-arg TORCH_INDEX= .
 ARG BASE=ubuntu:24.04
@@ -26,10 +26,10 @@ FROM ${BASE}
 RUN apt-get update && apt-get install --yes --no-install-recommends python3 libgomp1 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 coterie \
-    && install --directory --owner coterie /work /work/runs
+    && install --directory --owner coterie /coterie /coterie/runs
 COPY --from=build /opt/coterie /opt/coterie
 ENV PATH=/opt/coterie/bin:$PATH
 USER 10001
-WORKDIR /work
+WORKDIR /coterie
 ENTRYPOINT ["coterie"]
 CMD ["--help"]
