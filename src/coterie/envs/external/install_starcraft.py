@@ -19,6 +19,9 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import wrap_file
+
 from coterie.core.errors import UserError
 from coterie.core.terminal import print_line
 
@@ -30,7 +33,6 @@ MAPS = {
 }
 LICENSE = "https://blzdistsc2-a.akamaihd.net/AI_AND_MACHINE_LEARNING_LICENSE.html"
 _PASSWORD = "iagreetotheeula"
-_CHUNK = 1 << 20
 
 
 def install(
@@ -107,23 +109,17 @@ def _unpacked(address: str, folder: Path) -> Path:
 
 def _download(address: str, file: Path) -> None:
     print_line(f"downloading {address}")
-    size = 0
     try:
         with urllib.request.urlopen(address, timeout=60) as response, file.open("wb") as out:
             expected = int(response.headers.get("Content-Length", 0))
-            while chunk := response.read(_CHUNK):
-                out.write(chunk)
-                size += len(chunk)
-                if expected and sys.stderr.isatty():
-                    print(f"\r{size / expected:4.0%} of {expected / 1e6:,.0f} MB", end="", file=sys.stderr, flush=True)
+            with wrap_file(response, expected, console=Console(stderr=True), disable=not sys.stderr.isatty()) as data:
+                shutil.copyfileobj(data, out)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{address}: cannot be downloaded: {error}. Try again later, or name another --version."
         ) from error
-    if size < expected:
+    if (size := file.stat().st_size) < expected:
         raise UserError(f"{address}: the download ended after {size:,} of {expected:,} bytes. Try again.")
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
 
 
 def main(words: Sequence[str] | None = None) -> int:
