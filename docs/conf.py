@@ -20,14 +20,19 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "docstrings",
+    "equations",
 ]
 exclude_patterns = ["_build"]
 
 # Notebooks are shown with the outputs that they have: `python docs/generate.py --notebooks` executes them.
 nb_execution_mode = "off"
 
+# Equations are typeset when the site is built: readers need no network and no JavaScript.
+html_math_renderer = "mathml"
+myst_fence_as_directive = ["math"]
+
 # Pages are Markdown. Headings get the same anchors as on GitHub, and HTML images are copied like Markdown images.
-myst_enable_extensions = ["colon_fence", "deflist", "html_image"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "html_image"]
 myst_heading_anchors = 4
 suppress_warnings = [
     "myst.header",  # generated tables begin with a third-level heading

@@ -80,19 +80,53 @@ for _example in sorted((ROOT / "examples").glob("*.py")):
     BLOCKS[f"example-{_example.stem}"] = partial(program.example, _example.name)
 
 
+_PROVENANCE = re.compile(r"PyTorch \d|python benchmarks/|[Ll]oad average|^Revisions?:")
+_SENTENCE = re.compile(r"(?<=[.!?`]) (?=[A-Z`*])|(?<=\w), (?=measured by `)")
+
+
 def results(path: Path) -> str:
-    """Returns a file of results without its title, for a page in `docs/benchmarks`."""
-    text = path.read_text(encoding="utf-8").partition("\n")[2]
-    folder = "/".join(("../..", *path.parent.relative_to(ROOT).parts))
-    return re.sub(r"^(#+ )", r"#\1", re.sub(r"(!\[[^]]*\]\()", rf"\1{folder}/", text), flags=re.MULTILINE)
+    """Returns a file of results without its title, for a page in `docs/benchmarks`.
+
+    The sentences that name machine, revision and command are folded at the end.
+    """
+    body, measured = _split(path)
+    return body + _folded(measured)
 
 
 def summary(path: Path) -> str:
     """Returns the text of a file of results before its table, and of the table its row of all, if there is one."""
-    text, _, table = results(path).partition("\n|")
+    body, measured = _split(path)
+    text, _, table = body.partition("\n|")
     head, rule, *rows = f"|{table}".splitlines()
     total = [row for row in rows if row.startswith("| **all** |")]
-    return "\n".join([text, head, rule, *total, ""]) if total else text
+    shown = "\n".join([text, head, rule, *total, ""]) if total else text
+    return shown + _folded(measured)
+
+
+def _split(path: Path) -> tuple[str, list[str]]:
+    """Returns the text of a file of results, and its sentences about how it was measured."""
+    text = path.read_text(encoding="utf-8").partition("\n")[2]
+    folder = "/".join(("../..", *path.parent.relative_to(ROOT).parts))
+    text = re.sub(r"^(#+ )", r"#\1", re.sub(r"(!\[[^]]*\]\()", rf"\1{folder}/", text), flags=re.MULTILINE)
+    kept: list[str] = []
+    measured: dict[str, None] = {}
+    for line in text.splitlines():
+        whole = line.startswith(("|", "- ", "#", "!")) or not line
+        sentences = [line] if whole or line.startswith("*Measured*") else _SENTENCE.split(line)
+        found = [] if whole else [one for one in sentences if _PROVENANCE.search(one)]
+        rest = " ".join(one for one in sentences if one not in found)
+        measured |= dict.fromkeys(one[:1].upper() + one[1:] for one in found)
+        if rest or not found:
+            kept.append(f"{rest}." if found and rest and rest[-1] not in ".!?:" else rest)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)) + "\n", list(measured)
+
+
+def _folded(sentences: list[str]) -> str:
+    """Returns a folded block of sentences."""
+    if not sentences:
+        return ""
+    text = "\n".join(sentences)
+    return f'\n<details class="measured">\n<summary>Machine, version and command</summary>\n\n{text}\n\n</details>\n'
 
 
 for _path in sorted((ROOT / "benchmarks" / "results").rglob("*.md")):
