@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/.installed-core
+DOCS := .venv/.installed-docs
 STAMP := .venv/.installed
 # Modules are compiled when they are imported first, not all of them here: 230 MB and a third of the time.
 INSTALL := $(BIN)/pip install --disable-pip-version-check --no-compile --constraint constraints.txt --editable
@@ -12,7 +13,7 @@ ARGS ?=
 # Tests start many processes, which compile all modules again if a variable of the environment forbids to cache them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
-.PHONY: setup train test test-fast lint check format bench gpu docs wheel clean football football-engine vmas unity unity-test browser-test
+.PHONY: setup train test test-fast lint check format bench gpu docs pages wheel clean football football-engine vmas unity unity-test browser-test
 setup: $(STAMP)
 
 $(CORE): pyproject.toml constraints.txt
@@ -25,6 +26,11 @@ $(CORE): pyproject.toml constraints.txt
 $(STAMP): $(CORE)
 	@echo "Adding to .venv what tests and development need. It takes minutes, once."
 	$(INSTALL) '.[dev]'
+	@touch $@
+
+$(DOCS): $(CORE)
+	@echo "Adding to .venv what the documentation needs."
+	$(INSTALL) '.[docs]'
 	@touch $@
 
 train: $(CORE)  ## train MAPPO on particle/simple_spread for about a minute and show the result
@@ -59,9 +65,11 @@ gpu: setup  ## run all tests on CUDA and measure the speed there, next to eager 
 	$(PYTEST) -n 4 --device cuda
 	$(BIN)/python benchmarks/speed.py --cuda --results benchmarks/results/cuda
 
-docs: setup  ## regenerate the tables of the pages and build the site into docs/_build/html
-	$(BIN)/python docs/generate.py --text
+docs: $(DOCS)  ## build the site into docs/_build/html
 	$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+
+pages: setup  ## regenerate the tables of the pages, which need all environments
+	$(BIN)/python docs/generate.py --text
 
 wheel:  ## build the files of a release into dist: source, a pure wheel, and a manylinux wheel with compiled kernels
 	PYTHON=$(PYTHON) .ci/wheel

@@ -21,6 +21,7 @@ extensions = [
     "sphinx_copybutton",
     "docstrings",
     "equations",
+    "searchterms",
 ]
 exclude_patterns = ["_build"]
 

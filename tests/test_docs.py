@@ -125,7 +125,7 @@ def own_registries(generate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_generated_blocks_match_the_code():
     """In its own process, where no other test has declared metrics or registered algorithms."""
     checked = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)
-    assert checked.returncode == 0, f"out of date, run `make docs`: {checked.stdout}{checked.stderr}"
+    assert checked.returncode == 0, f"out of date, run `make pages`: {checked.stdout}{checked.stderr}"
 
 
 def anchors(page: Path) -> set[str]:
