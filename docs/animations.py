@@ -6,8 +6,6 @@
 The same script, seeds and versions give the same pictures. `tests/test_site.py` checks their sizes.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -81,7 +81,7 @@ for _example in sorted((ROOT / "examples").glob("*.py")):
 
 
 _PROVENANCE = re.compile(r"PyTorch \d|python benchmarks/|[Ll]oad average|^Revisions?:")
-_SENTENCE = re.compile(r"(?<=[.!?`]) (?=[A-Z`*])|(?<=\w), (?=measured by `)")
+_SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z`*])|(?<=\w), (?=measured by `)")
 
 
 def results(path: Path) -> str:
@@ -114,11 +114,15 @@ def _split(path: Path) -> tuple[str, list[str]]:
         whole = line.startswith(("|", "- ", "#", "!")) or not line
         sentences = [line] if whole or line.startswith("*Measured*") else _SENTENCE.split(line)
         found = [] if whole else [one for one in sentences if _PROVENANCE.search(one)]
-        rest = " ".join(one for one in sentences if one not in found)
+        rest = " ".join(_ended(one) if found else one for one in sentences if one not in found)
         measured |= dict.fromkeys(one[:1].upper() + one[1:] for one in found)
         if rest or not found:
-            kept.append(f"{rest}." if found and rest and rest[-1] not in ".!?:" else rest)
+            kept.append(rest)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)) + "\n", list(measured)
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "!", "?", ":")) else f"{sentence}."
 
 
 def _folded(sentences: list[str]) -> str:

@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from sphinx.errors import ExtensionError
 
 import coterie
 from coterie.__main__ import main
@@ -246,6 +247,60 @@ def test_the_metrics_of_ml_agents_have_a_declared_counterpart_or_none():
         assert names or ours == "none", ours
         names += re.findall(r"`([a-z]+/[^`]*)`", difference)
         assert {re.sub(r"/[A-Z]+$", "", name) for name in names} <= declared
+
+
+RECORDS = ("docs/benchmarks/how-we-measure.md", "docs/developers.md", "CHANGELOG.md")
+"""Pages that record how figures were measured."""
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if name(page) not in RECORDS], ids=name)
+def test_pages_of_users_fold_how_figures_were_measured(page: Path):
+    text = re.sub(r'<details class="measured">.*?</details>', "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    rows = r"^\|.*\|$" if page.parent.name == "benchmarks" else "$^"  # tables of results have a column for it
+    text = re.sub(rf"{rows}|^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    talk = r"(?i)revisions? [0-9a-f]{7}|load average|machine noise|(?:shared|busy|idle) (?:machine|cores)"
+    commit = r"(?<![/\[])\b(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{7,10}\b"
+    assert [*re.findall(talk, text), *re.findall(commit, text)] == []
+
+
+def test_results_fold_machine_version_and_command(
+    generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    path = tmp_path / "speed.md"
+    path.write_text(
+        "# Speed\n\nAMD EPYC, PyTorch 2.13.0+cpu, Coterie 0.2.0 (ab12), 2026-11-25.\nSteps per second, measured by "
+        "`python benchmarks/speed.py` with a load average of 3. The best of 3.\n\n| a |\n| --- |\n| 1 |\n"
+        "| **all** |\n",
+        encoding="utf-8",
+    )
+    measured = (
+        '\n<details class="measured">\n<summary>Machine, version and command</summary>\n\n'
+        "AMD EPYC, PyTorch 2.13.0+cpu, Coterie 0.2.0 (ab12), 2026-11-25.\n"
+        "Measured by `python benchmarks/speed.py` with a load average of 3.\n\n</details>\n"
+    )
+    body = "\nSteps per second. The best of 3.\n\n| a |\n| --- |\n"
+    assert generate.results(path) == f"{body}| 1 |\n| **all** |\n{measured}"
+    assert generate.summary(path) == f"{body}| **all** |\n{measured}"
+
+
+def test_equations_become_mathml_and_unknown_commands_are_errors():
+    extension = load("docs/_extensions/equations.py")
+    assert "<mi>&#x003C1;</mi>" in extension.mathml(r"\rho A", "inline")
+    for wrong in (r"\unknowncommand x", r"\begin{aligned} a &= b \end{aligned}"):
+        with pytest.raises(ExtensionError, match="cannot be typeset"):
+            extension.mathml(wrong, "block")
+
+
+def test_moving_pictures_are_small_and_have_a_run_that_repeats_them(monkeypatch: pytest.MonkeyPatch):
+    animations = load("docs/animations.py")
+    pictures = {path.stem: path for path in animations.FOLDER.iterdir()}
+    assert pictures.keys() == animations.ANIMATIONS.keys()
+    for picture in pictures.values():
+        assert picture.stat().st_size < 400_000
+        with Image.open(picture) as image:
+            assert image.n_frames > 20
+            assert max(image.size) == animations.SIZE
 
 
 def test_equations_in_docstrings_become_literal_blocks():

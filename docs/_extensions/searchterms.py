@@ -8,6 +8,7 @@ The terms become entries of the index, which the search prefers to words in the 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -15,24 +16,23 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
-_MARK = "search:"
+_MARK = re.compile(r"\s*<!-- search: (.*?) -->\s*")
 
 
 class SearchTerms(SphinxTransform):
-    """Replaces comments that begin with `search:` by entries of the index for their section."""
+    """Replaces comments with search terms by entries of the index for their section."""
 
     default_priority = 400  # before Sphinx collects the index
 
     def apply(self, **kwargs: Any) -> None:
-        for comment in list(self.document.findall(nodes.comment)):
-            text = comment.astext().strip()
-            if text.startswith(_MARK):
+        for comment in list(self.document.findall(nodes.raw)):
+            marked = _MARK.fullmatch(comment.astext())
+            if marked:
                 place = self._anchor(comment)
-                terms = [term.strip() for term in text.removeprefix(_MARK).split(",")]
-                entries = [("single", term, place, "main", None) for term in terms]
+                entries = [("single", term.strip(), place, "main", None) for term in marked[1].split(",")]
                 comment.replace_self(addnodes.index(entries=entries))
 
-    def _anchor(self, comment: nodes.comment) -> str:
+    def _anchor(self, comment: nodes.raw) -> str:
         """Returns the id of the section of a comment; empty for the page itself."""
         section = comment.parent
         while section is not None and not isinstance(section, nodes.section):

@@ -68,7 +68,7 @@ def test_no_text_advises_to_install_coterie_by_name() -> None:
     assert not found
 
 
-def test_make_train_installs_the_core_and_make_test_the_rest() -> None:
+def test_make_installs_what_its_goal_needs() -> None:
     def commands(goal: str) -> str:
         return subprocess.run(
             ["make", "--no-print-directory", "--dry-run", "--always-make", goal, "ARGS=seed=3"],
@@ -76,7 +76,7 @@ def test_make_train_installs_the_core_and_make_test_the_rest() -> None:
             env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
         ).stdout  # fmt: skip
 
-    train, test = commands("train"), commands("test")
+    train, test, docs = commands("train"), commands("test"), commands("docs")
     assert re.search(r"pip install .*--no-compile .*--editable \.$", train, re.M)
     assert "[dev]" not in train
     assert "--quiet" not in train
@@ -84,44 +84,14 @@ def test_make_train_installs_the_core_and_make_test_the_rest() -> None:
     assert train.splitlines()[0] in test
     assert re.search(r"pip install .*--editable '\.\[dev\]'$", test, re.M)
     assert test.rstrip().endswith("pytest")
-
-
-ONLY_CORE = """
-import importlib.abc, re, sys
-from importlib import metadata
-
-def normal(name):
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-wanted, waiting = set(), ["coterie"]
-while waiting:
-    name = waiting.pop()
-    if name in wanted:
-        continue
-    try:
-        requires = metadata.requires(name) or []
-    except metadata.PackageNotFoundError:
-        continue
-    wanted.add(name)
-    waiting += [normal(re.match(r"[\\w.-]+", r)[0]) for r in requires if "extra ==" not in r]
-owners = metadata.packages_distributions()
-
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        top = name.partition(".")[0]
-        if top in owners and not wanted & set(map(normal, owners[top])):
-            raise ModuleNotFoundError(f"{name}: not a requirement of training", name=name)
-
-sys.meta_path.insert(0, Finder())
-from coterie.__main__ import main
-sys.exit(main(sys.argv[1:]))
-"""
+    assert re.search(r"pip install .*--editable '\.\[docs\]'$", docs, re.M)
+    assert "[dev]" not in docs
 
 
 @pytest.mark.slow
 def test_training_and_the_hints_of_its_summary_need_nothing_but_the_core(tmp_path: Path) -> None:
     settings = ["steps=600", "num_envs=8", "eval.episodes=4", "progress=lines", f"out={tmp_path / 'run'}"]
-    command = [sys.executable, "-c", ONLY_CORE]
+    command = [sys.executable, ROOT / "tests" / "helpers" / "only_extras.py", "", "-m", "coterie"]
     result = subprocess.run([*command, "train", *settings], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "run" / "curves.png").is_file()
@@ -143,4 +113,4 @@ def test_training_and_the_hints_of_its_summary_need_nothing_but_the_core(tmp_pat
             server.terminate()
     refused = subprocess.run([*command, "check-env", "rware/rware-tiny-2ag-v2"], capture_output=True, text=True)
     assert refused.returncode == 2
-    assert "[rware]'" in refused.stderr  # the finder does refuse other packages
+    assert "[rware]'" in refused.stderr  # the program does hide other packages

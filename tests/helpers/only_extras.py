@@ -1,17 +1,17 @@
 """Runs a Python program as in an environment that has Coterie with some of its extras, and nothing else.
 
-    python only_extras.py "" -m coterie train
-    python only_extras.py docs docs/generate.py --check
+python only_extras.py "" -m coterie train
+python only_extras.py docs docs/generate.py --check
 """
 
 import re
 import runpy
 import sys
-import tomllib
 from importlib import metadata
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
+import tomllib
 from packaging.requirements import Requirement
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
