@@ -1,13 +1,12 @@
-"""Trains small teams and writes their moving pictures into `docs/pictures/trained`.
+"""Trains small teams and writes their moving pictures into `docs/pictures/trained`, and the figure of a comparison.
 
     python docs/animations.py                # all: about ten minutes on two idle cores
     python docs/animations.py simple_tag     # one
 
-The same script, seeds and versions give the same pictures. `tests/test_site.py` checks their sizes.
+The same script, seeds and versions give the same pictures. `tests/test_docs.py` checks their sizes.
 """
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import Any
 from PIL import Image, ImageSequence
 
 import coterie
+from coterie.__main__ import main as coterie_program
 
 FOLDER = Path(__file__).resolve().parent / "pictures" / "trained"
 SIZE = 320
@@ -65,6 +65,18 @@ ANIMATIONS = {
 }
 
 
+COMPARISON = FOLDER.parent / "comparison.png"
+"""Figure of MAPPO and IPPO on `coop/baton`, three seeds each."""
+
+
+def compare(runs: Path) -> None:
+    """Trains the runs of the comparison, those that are missing, and draws its figure."""
+    out = runs / "comparison"
+    study = ["seed=0,1,2", "algo=mappo,ippo", "env=coop/baton", "steps=300k", "eval.every=15k", "progress=off"]
+    coterie_program(["train", "-m", *study, f"out={out}"])
+    coterie_program(["compare", str(out), "--plot", str(COMPARISON)])
+
+
 def reduce_colors(file: Path, most: int) -> None:
     """Rewrites a GIF with one palette of `COLORS` colors and at most `most` frames."""
     with Image.open(file) as image:
@@ -77,16 +89,19 @@ def reduce_colors(file: Path, most: int) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[[], *ANIMATIONS], metavar="NAME", help="pictures; default: all")
+    parser.add_argument(
+        "names", nargs="*", choices=[[], *ANIMATIONS, "comparison"], metavar="NAME", help="pictures; default: all"
+    )
     parser.add_argument("--runs", type=Path, help="folder that keeps the runs, so that pictures can be drawn again")
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as scratch:
         runs = given.runs or Path(scratch)
-        for name in given.names or ANIMATIONS:
-            animation, file = ANIMATIONS[name], FOLDER / f"{name}.gif"
-            animation.train(runs / name)
-            animation.record(runs / name, file)
-            print(f"{file.relative_to(Path.cwd()) if file.is_relative_to(os.getcwd()) else file}")
+        for name in given.names or [*ANIMATIONS, "comparison"]:
+            if name == "comparison":
+                compare(runs)
+                continue
+            ANIMATIONS[name].train(runs / name)
+            ANIMATIONS[name].record(runs / name, FOLDER / f"{name}.gif")
     return 0
 
 
