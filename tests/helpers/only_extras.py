@@ -7,11 +7,11 @@ python only_extras.py docs docs/generate.py --check
 import re
 import runpy
 import sys
+import tomllib
 from importlib import metadata
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
-import tomllib
 from packaging.requirements import Requirement
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
