@@ -75,6 +75,9 @@ def compare(runs: Path) -> None:
     study = ["seed=0,1,2", "algo=mappo,ippo", "env=coop/baton", "steps=300k", "eval.every=15k", "progress=off"]
     coterie_program(["train", "-m", *study, f"out={out}"])
     coterie_program(["compare", str(out), "--plot", str(COMPARISON)])
+    with Image.open(COMPARISON) as image:
+        small = image.convert("RGB").resize((image.width // 2, image.height // 2), Image.Resampling.LANCZOS)
+    small.quantize(COLORS, dither=Image.Dither.NONE).save(COMPARISON, optimize=True)
 
 
 def reduce_colors(file: Path, most: int) -> None:
