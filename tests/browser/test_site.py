@@ -68,7 +68,7 @@ def browser(chromium: webdriver.Chrome, site: str) -> Iterator[webdriver.Chrome]
         ("learning rate", "how-to/configure-a-run.html#settings-that-are-changed-most-often"),
         ("own environment", "tutorials/own-environment.html"),
         ("plot", "how-to/watch-and-plot.html#plot-metrics"),
-        ("jupyter", "how-to/environments-in-python.html"),
+        ("jupyter", "tutorials/notebook-first-run.html"),
         ("quiet", "how-to/configure-a-run.html#quiet-runs"),
         ("QMIX", "algorithms/qlearning.html"),
     ],
