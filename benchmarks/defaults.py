@@ -31,7 +31,7 @@ from typing import Any
 
 import default_page
 from default_tasks import CHOICE, GYMNASIUM, REPORT, SPREAD, Task
-from reporting import in_words, machine, table
+from reporting import in_words, machine, origin, table
 
 from coterie.core.errors import UserError
 
@@ -116,7 +116,7 @@ def main(argv: list[str]) -> int:
         return 0
     if given.page:
         new = default_page.collect(_read(path))
-        content = {part: dict(sorted({**written.get(part, {}), **new[part]}.items())) for part in new}
+        content = origin() | {part: dict(sorted({**written.get(part, {}), **new[part]}.items())) for part in new}
         results.write_text(json.dumps(content, indent=1) + "\n")
         results.with_suffix(".md").write_text(_page(given.study, content, tasks))
         return 0
@@ -199,8 +199,8 @@ def execute(waiting: list[Job], path: Path, parallel: int) -> None:
     with ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn")) as pool:
         futures = {pool.submit(score, job): job for job in waiting}
         for number, future in enumerate(as_completed(futures), 1):
-            job, origin = futures[future], {"revision": facts["revision"], "machine": in_words(facts)}
-            found = future.result() | origin
+            job, measured = futures[future], {"revision": facts["revision"], "machine": in_words(facts)}
+            found = future.result() | measured
             path.write_text(json.dumps(_read(path) | {job.key: found}, indent=1) + "\n")
             print(f"{number}/{total} {job.key}: {found.get('score', found.get('error'))}", flush=True)
 

@@ -112,7 +112,7 @@ def short(job: Job) -> int:
     """Environment steps that fill the replay buffer and contain `ITERATIONS` updates."""
     config = resolved_job([*COMMON, *job.overrides]).config
     settings = [config.algo.params, *(team.algo.params for team in config.teams.values())]
-    length = config.rollout_length or max(getattr(algo, "rollout_length", 1) for algo in settings)
+    length = max(getattr(algo, "rollout_length", 1) for algo in settings)
     starts = max(getattr(algo, "learning_starts", 0) for algo in settings)
     return max(LEAST_STEPS, starts + starts // 4 + ITERATIONS * config.num_envs * length)
 

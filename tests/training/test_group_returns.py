@@ -50,8 +50,8 @@ def test_an_evaluation_shows_own_and_group_rewards_apart(capsys: pytest.CaptureF
     team = report["teams"]["walkers"]
     assert (team["return_by_group"], team["return_by_agent"]) == ({"walkers": 2.5}, {"walker_0": 5.0, "walker_1": 10.0})
     assert team["return_mean"] == 17.5
-    assert "return_mean of own rewards" in text
-    assert "return_mean of group rewards" in text
+    assert "return per agent, own rewards" in text
+    assert "return of group rewards" in text
 
 
 def test_an_evaluation_without_group_rewards_has_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,8 +84,9 @@ _FLOAT64 = ("ppo", "ippo", "mappo target_kl", "mappo/original", "ia2c", "maa2c",
 def _updated(words: str, ranks: Ranks, updates: int = 2, num_envs: int = 6) -> tuple[RunComponents, dict[str, float]]:
     """Returns the parts of a run after some updates, and the metrics of the last one."""
     small = [] if "kernels=" in words else ["kernels=off"]
-    small += ["algo.hidden_sizes=[8]"] + (["teams.adversary.algo.hidden_sizes=[8]"] if "teams." in words else [])
-    run = resolve([*words.split(), *small, "eval.every=0", f"num_envs={num_envs}", "algo.rollout_length=16"])
+    for prefix in ("algo", *(["teams.adversary.algo"] if "teams." in words else [])):
+        small += [f"{prefix}.hidden_sizes=[8]", f"{prefix}.rollout_length=16"]
+    run = resolve([*words.split(), *small, "eval.every=0", f"num_envs={num_envs}"])
     components = build(run.config, ranks)
     metrics: dict[str, float] = {}
     for _ in range(updates):
