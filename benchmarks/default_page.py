@@ -118,9 +118,10 @@ def is_learned(task: Mapping[str, Any]) -> bool:
 
 
 def is_below_random(task: Mapping[str, Any], algo: str) -> bool:
-    """True if the algorithm's interval lies below the random policy, on a task that some algorithm learns."""
+    """True if the algorithm's interval lies below the random policy's, on a task that some algorithm learns."""
     mean, width = _interval(task["scores"][algo])
-    return is_learned(task) and mean + width < statistics.fmean(task["random"])
+    random, random_width = _interval(task["random"])
+    return is_learned(task) and mean + width < random - random_width
 
 
 def _interval(scores: Sequence[float]) -> tuple[float, float]:
