@@ -10,7 +10,7 @@ from gymnasium import spaces
 from algo_worlds import Everything, Probe, env_of, observe_age, observe_ones, observe_x, zero_reward
 from coterie.algos.algorithm import component_matrix
 from coterie.algos.coma import COMA
-from coterie.algos.minibatches import minibatch_indices, split_into_sequences
+from coterie.algos.sequences import minibatch_indices, split_into_sequences
 from coterie.core.errors import NonFiniteError, UserError
 from coterie.core.tree import tree_leaves
 from coterie.core.types import Timestep

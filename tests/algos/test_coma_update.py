@@ -9,9 +9,10 @@ import torch
 from torch.nn.functional import one_hot, pad
 
 from algo_worlds import Everything, Probe, observe_age, zero_reward
-from coterie.algos import coma, on_policy
+from coterie.algos import coma
+from coterie.algos import sequences as sequences_module
 from coterie.algos.coma import COMAConfig
-from coterie.algos.minibatches import split_into_sequences
+from coterie.algos.sequences import split_into_sequences
 from coterie.core.tree import tree_leaves
 from coterie.core.types import TIME_LEFT
 from coterie.functional import counterfactual
@@ -262,14 +263,14 @@ def test_the_critic_reads_last_actions_only_if_it_is_configured():
 def test_minibatches_are_of_sequences(monkeypatch: pytest.MonkeyPatch):
     """Four environments with rollouts of 12 steps have eight sequences of 6."""
     algorithm, collector = make(sequence_length=6, num_minibatches=2)
-    found, real = [], on_policy.minibatch_indices
+    found, real = [], sequences_module.minibatch_indices
 
     def spy(count: int, *args: Any, **options: Any) -> Any:
         for indices in real(count, *args, **options):
             found.append((count, len(indices)))
             yield indices
 
-    monkeypatch.setattr(on_policy, "minibatch_indices", spy)
+    monkeypatch.setattr(sequences_module, "minibatch_indices", spy)
     algorithm.update(collect_rollout(algorithm, collector), 0.0)
     assert found == [(8, 4)] * 2
 

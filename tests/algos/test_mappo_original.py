@@ -8,8 +8,8 @@ import torch
 from algo_worlds import Everything, Probe, env_of, observe_age, observe_x
 from coterie.algos import mappo_original
 from coterie.algos.mappo_original import MAPPOOriginal, MAPPOOriginalConfig
-from coterie.algos.minibatches import as_sequences, backward_in_time, minibatch_indices
 from coterie.algos.ppo import PPO, entropy_weight
+from coterie.algos.sequences import as_sequences, backward_in_time, minibatch_indices
 from coterie.assembly.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves

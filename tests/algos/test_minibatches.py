@@ -5,15 +5,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from coterie.algos.minibatches import (
-    acted_candidates,
-    backward_in_time,
-    minibatch_indices,
-    minibatches,
-    own_parts,
-    random_parts,
-    select_envs,
-)
+from coterie.algos.clipped_learner import acted_candidates, minibatches, random_parts
+from coterie.algos.on_policy import own_parts
+from coterie.algos.sequences import backward_in_time, minibatch_indices, select_envs
 from coterie.core.tree import register_pytree
 from coterie.core.types import Rollout
 from coterie.ranks.ranks import Ranks

@@ -6,14 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from algo_worlds import Everything, env_of
-from coterie.algos.on_policy import (
-    ClippedConfig,
-    OnPolicyConfig,
-    require_minibatches,
-    require_samples,
-    sequence_length,
-)
+from coterie.algos.clipped_learner import ClippedConfig
+from coterie.algos.on_policy import OnPolicyConfig, require_samples
 from coterie.algos.ppo import PPOConfig
+from coterie.algos.sequences import sequence_length
 from coterie.core.errors import UserError
 
 DEFAULTS = {
@@ -76,15 +72,15 @@ def test_sequences_divide_the_rollout():
 
 def test_a_rollout_has_at_least_as_many_samples_as_minibatches():
     """Twelve timesteps of two environments: 24 timesteps, or six sequences of four."""
-    require_minibatches(24, None, 12, 2)
-    require_minibatches(6, 4, 12, 2)
+    require_samples("num_minibatches", 24, 12, 2, unit="timesteps")
+    require_samples("num_minibatches", 6, 3, 2)
     with pytest.raises(
         UserError, match=r"^algo.num_minibatches: 25 is more than the 24 timesteps of a rollout \(2 env"
     ):
-        require_minibatches(25, None, 12, 2)
+        require_samples("num_minibatches", 25, 12, 2, unit="timesteps")
     with pytest.raises(
         UserError, match=r"7 is more than the 6 sequences of a rollout \(2 environments x 3\). Lower it"
     ):
-        require_minibatches(7, 4, 12, 2)
+        require_samples("num_minibatches", 7, 3, 2)
     with pytest.raises(UserError, match=r"^algo.other: 7 is more than the 6 sequences"):
         require_samples("other", 7, 3, 2)

@@ -13,9 +13,9 @@ import torch
 from gymnasium import spaces
 
 from algo_worlds import Probe, observe_age, observe_ones, observe_x, unit_reward
-from coterie.algos.minibatches import as_sequences
 from coterie.algos.replay.buffer import ReplaySample
 from coterie.algos.sac import SAC
+from coterie.algos.sequences import as_sequences
 from coterie.core.tree import tree_map
 from coterie.core.types import Action
 from families import FAMILIES

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from algo_worlds import Everything
-from coterie.algos import minibatches
+from coterie.algos import learner, sequences
 from coterie.core.tree import tree_map
 from coterie.core.types import Timestep
 from learners import collect_rollout, ppo_learner
@@ -26,35 +26,35 @@ def flags(alive, first, acted):
 def test_a_single_new_agent_does_not_reset_the_critic_of_the_team():
     """The last of the other agents leaves at the timestep at which it enters."""
     rollout: Any = flags([[1, 0], [1, 0], [0, 1], [0, 1]], [[1, 0], [0, 0], [0, 1], [0, 0]], [1, 1, 1, 1])
-    assert minibatches.critic_first(rollout, True).flatten().tolist() == [True, False, False, False]
-    assert minibatches.critic_first(rollout, False).squeeze(1).tolist() == rollout.first.squeeze(1).tolist()
+    assert learner.critic_first(rollout, True).flatten().tolist() == [True, False, False, False]
+    assert learner.critic_first(rollout, False).squeeze(1).tolist() == rollout.first.squeeze(1).tolist()
 
 
 def test_the_critic_is_reset_after_each_final_timestep():
     rollout: Any = flags([[1, 1], [1, 0], [1, 1], [0, 0]], [[0, 0], [0, 0], [1, 1], [0, 0]], [1, 0, 0, 1])
-    assert minibatches.critic_first(rollout, True).flatten().tolist() == [False, False, True, True]
+    assert learner.critic_first(rollout, True).flatten().tolist() == [False, False, True, True]
 
 
 def test_the_first_timestep_of_a_rollout_begins_an_episode_if_all_agents_alive_are_new():
     """Both alive and new; one of two new; one alive and new; nobody alive."""
     first, alive = torch.tensor([[1, 1], [1, 0], [0, 1], [0, 0]]).bool(), torch.tensor([[1, 1], [1, 1], [0, 1], [0, 0]])
     timestep = Timestep({}, {}, {}, alive.bool().unsqueeze(0), first.unsqueeze(0), torch.ones(1, 4, dtype=torch.bool))
-    found = minibatches.timestep_critic_first(timestep, True)
+    found = learner.timestep_critic_first(timestep, True)
     assert found.shape == (1, 4, 1)
     assert found.flatten().tolist() == [True, False, True, False]
-    assert torch.equal(minibatches.timestep_critic_first(timestep, False), timestep.first)
+    assert torch.equal(learner.timestep_critic_first(timestep, False), timestep.first)
     rollout: Any = SimpleNamespace(
         first=timestep.first.expand(3, -1, -1), alive=timestep.alive.expand(3, -1, -1),
         acted=torch.tensor([[1, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]]).bool(),
     )  # fmt: skip
-    found = minibatches.critic_first(rollout, True)
+    found = learner.critic_first(rollout, True)
     assert found.squeeze(-1).int().tolist() == [[1, 0, 1, 0], [0, 0, 0, 1], [0, 1, 0, 0]]
 
 
 def test_sequences_are_ordered_by_time_and_then_by_environment():
     """Six timesteps of two environments, as sequences of three: entry 10 t + b."""
     x = 10 * torch.arange(6).unsqueeze(1) + torch.arange(2)
-    found = minibatches.split_into_sequences({"x": x}, 3)
+    found = sequences.split_into_sequences({"x": x}, 3)
     assert isinstance(found, dict)
     assert found["x"].T.tolist() == [[0, 10, 20], [1, 11, 21], [30, 40, 50], [31, 41, 51]]
 
@@ -69,7 +69,7 @@ def rollout_of(rnn: str = "gru") -> tuple[Any, Any]:
 def test_a_rollout_of_sequences_has_the_timestep_after_each():
     _, rollout = rollout_of()
     states = {"h": torch.arange(6.0).view(6, 1, 1)}
-    found = minibatches.as_sequences(rollout, 2, states)
+    found = sequences.as_sequences(rollout, 2, states)
     assert (found.rollout_length, found.num_envs) == (2, 6)
     assert found.hidden_state is states
     for k, b in ((k, b) for k in range(3) for b in range(2)):
@@ -92,7 +92,7 @@ def test_hidden_states_before_sequences_are_those_of_single_steps(rnn: str):
     with torch.no_grad():
         for p in policy.actor.parameters():
             p += 0.1 * torch.randn(p.shape, generator=draw(5))
-        found = minibatches.actor_states(policy, rollout.obs, rollout, 2)
+        found = sequences.actor_states(policy, rollout.obs, rollout, 2)
         state, expected = rollout.hidden_state, []
         for t in range(6):
             if t % 2 == 0:
@@ -126,7 +126,7 @@ def test_values_of_a_recurrent_critic_and_its_hidden_states(with_state: bool):
     first[3] = True
     obs = torch.arange(1.0, 8.0).unsqueeze(-1)
     state = torch.full((7, 1), 100.0) if with_state else None
-    values, before, after = minibatches.critic_values(critic, (obs, state), first, {"h": torch.tensor([10.0])}, 2)
+    values, before, after = sequences.critic_values(critic, (obs, state), first, {"h": torch.tensor([10.0])}, 2)
     extra = 100 * with_state
     expected = [11 + extra, 13 + 2 * extra, 16 + 3 * extra, 4 + extra, 9 + 2 * extra, 15 + 3 * extra, 22 + 4 * extra]
     assert values.flatten().tolist() == expected

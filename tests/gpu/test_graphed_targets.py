@@ -5,7 +5,7 @@ import torch
 
 from algo_worlds import Everything, env_of
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.algos.minibatches import select_envs
+from coterie.algos.sequences import select_envs
 from coterie.assembly.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.rewards.rewarded import make_rewarded

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from coterie.algos.clipped_learner import random_parts
 from coterie.algos.graphed_steps import GraphedMinibatches
-from coterie.algos.minibatches import random_parts
 from coterie.algos.optimizer import Optimizer
 from coterie.core.errors import UserError
 from coterie.core.graphed import Graphed, StaticInputs

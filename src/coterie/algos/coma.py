@@ -34,10 +34,10 @@ from coterie.algos.algorithm import (
 )
 from coterie.algos.base_config import Units
 from coterie.algos.learner import CentralState
-from coterie.algos.minibatches import as_sequences, backward_in_time
-from coterie.algos.on_policy import OnPolicyConfig, OnPolicyLearner, require_samples, sequence_length
+from coterie.algos.on_policy import OnPolicyConfig, OnPolicyLearner, require_samples
 from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
+from coterie.algos.sequences import as_sequences, backward_in_time, sequence_length, sequence_minibatches
 from coterie.config.needs import SEVERAL, Needs
 from coterie.config.schema import Count
 from coterie.core.errors import UserError
@@ -262,7 +262,14 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
         sequences = self.as_sequences(rollout)
         # Minibatches; for each of them targets, steps of the critic, and a step of the actor
         reports, _ = self._train(
-            lambda: self._sequence_minibatches(sequences, config.batch_size, rollout.num_envs),
+            lambda: sequence_minibatches(
+                sequences,
+                self._num_minibatches,
+                config.batch_size,
+                self._shuffle,
+                num_envs=rollout.num_envs,
+                ranks=self.ranks,
+            ),
             lambda minibatch: self._step_function(minibatch, coefficients),
         )
         # Metrics

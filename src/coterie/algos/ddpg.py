@@ -35,8 +35,7 @@ from coterie.algos.algorithm import (
 )
 from coterie.algos.base_config import CriticConfig
 from coterie.algos.graphed_steps import StepResult
-from coterie.algos.learner import CentralState
-from coterie.algos.minibatches import critic_first
+from coterie.algos.learner import CentralState, critic_first
 from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader, TargetPolicyLearner

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
 from coterie.algos.clipped_learner import ValueState
-from coterie.algos.minibatches import as_sequences, backward_in_time
-from coterie.algos.on_policy import require_samples, sequence_length
+from coterie.algos.on_policy import require_samples
 from coterie.algos.ppo import PPO, Batch, PPOConfig
 from coterie.algos.reward_streams import combined
+from coterie.algos.sequences import as_sequences, backward_in_time, sequence_length, sequence_minibatches
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_map
 from coterie.core.types import Rollout
@@ -113,7 +113,16 @@ class MAPPOOriginal(PPO):
 
         # Minibatches
         reports, epochs = self._train(
-            lambda: self._sequence_minibatches(sequences, config.batch_size, rollout.num_envs), step, config.target_kl
+            lambda: sequence_minibatches(
+                sequences,
+                self._num_minibatches,
+                config.batch_size,
+                self._shuffle,
+                num_envs=rollout.num_envs,
+                ranks=self.ranks,
+            ),
+            step,
+            config.target_kl,
         )
         # Metrics
         self._observe(rollout)

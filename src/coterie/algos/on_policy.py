@@ -1,8 +1,9 @@
-"""On-policy learners: their settings, their metrics, and the loop over the samples of a rollout."""
+"""On-policy learners: their settings and metrics, the loop over the samples of a rollout, and random parts of these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Annotated, ClassVar, TypeVar
 
 import torch
@@ -12,16 +13,13 @@ from torch import Tensor
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.base_config import CriticConfig, Derived, RunFacts, Units
 from coterie.algos.learner import Learner
-from coterie.algos.minibatches import minibatch_indices, select_envs
 from coterie.algos.optimizer import Schedule
-from coterie.config.needs import CONTINUOUS, Needs
+from coterie.config.needs import Needs
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator
-from coterie.core.specs import TeamSpec
-from coterie.core.types import Rollout
 from coterie.nets.config import Activation
-from coterie.policies.stochastic import StochasticPolicy
+from coterie.ranks.ranks import Ranks
 
 NUM_MINIBATCHES = 4
 """Minibatches per pass, unless they are set or a rollout has fewer samples."""
@@ -118,35 +116,6 @@ class OnPolicyConfig(CriticConfig):
         return found
 
 
-class ClippedConfig(OnPolicyConfig):
-    """Settings shared by learners that clip the policy ratio and the value."""
-
-    clip_eps: float = Field(0.2, gt=0, lt=1)
-    """Clip range of the policy ratio."""
-    value_coef: float = Field(1.0, gt=0, le=10**6)
-    """Weight of the value loss."""
-    value_clip_eps: float | None = Field(0.2, gt=0, le=10**12)
-    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None = Field(10.0, gt=0, le=10**12)
-    """Error above which the value loss is linear (Huber loss); null: squared error."""
-    normalize_value: bool = True
-    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: Annotated[float, Needs("normalize_value=true")] = Field(0.99999, gt=0, lt=1)
-    """Decay of the moving return statistics."""
-    state_dependent_std: Annotated[bool, CONTINUOUS] = False
-    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: Annotated[float, CONTINUOUS] = Field(0.6, gt=0, le=10)
-    """Initial standard deviation of continuous actions, whose range has length 2."""
-    rollout_length: int = Field(32, ge=1, le=100_000)
-    lr: float = Field(1e-3, gt=0, lt=1)
-    obs_agent_id: bool | None = None
-    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
-
-    def reads_agent_id(self, team: TeamSpec) -> bool:
-        """Returns True if inputs include the agent's id: as configured, by default only with share_params=all."""
-        return self.share_params == "all" if self.obs_agent_id is None else self.obs_agent_id
-
-
 Minibatch = TypeVar("Minibatch")
 
 
@@ -191,67 +160,6 @@ class OnPolicyLearner(Learner):
                     return reports, number
         return reports, self._epochs
 
-    def _sequence_minibatches(self, sequences: Rollout, batch_size: int | None, num_envs: int) -> Iterator[Rollout]:
-        """Yields the minibatches of a pass over sequences, see `minibatch_indices`.
-
-        Args:
-            sequences: Sequences of a rollout, as `as_sequences` returns them.
-            batch_size: Sequences per minibatch; None: minibatches partition the sequences.
-            num_envs: Environments of the rollout.
-        """
-        for indices in minibatch_indices(
-            sequences.num_envs,
-            self._num_minibatches,
-            batch_size,
-            self._shuffle,
-            num_envs=num_envs,
-            ranks=self.ranks,
-        ):
-            yield sequences if indices is None else select_envs(sequences, indices, self.ranks)
-
-
-def build_actor(
-    config: ClippedConfig, team: TeamSpec, weights: torch.Generator, device: torch.device
-) -> StochasticPolicy:
-    """Returns the policy that a clipped policy-gradient method trains; `weights` draws its initial parameters."""
-    return StochasticPolicy(
-        team,
-        config.network_config(team),
-        weights,
-        device,
-        state_dependent_std=config.state_dependent_std,
-        init_std=config.init_std,
-    )
-
-
-def sequence_length(length: int | None, rollout_length: int) -> int:
-    """Returns the timesteps per training sequence, by default the whole rollout.
-
-    Raises:
-        UserError: If the rollout cannot be split into sequences of this length.
-    """
-    length = length or rollout_length
-    if rollout_length % length:
-        raise UserError(
-            f"algo.sequence_length: {length} does not divide the rollout length of {rollout_length}. Choose a divisor."
-        )
-    return length
-
-
-def require_minibatches(num_minibatches: int, length: int | None, rollout_length: int, num_envs: int) -> None:
-    """Raises UserError if a rollout has fewer samples than minibatches.
-
-    Args:
-        num_minibatches: Minibatches per pass.
-        length: Timesteps per sequence; None if samples are single timesteps.
-        rollout_length: Timesteps of the rollout.
-        num_envs: Environments of the rollout.
-    """
-    if length is None:
-        require_samples("num_minibatches", num_minibatches, rollout_length, num_envs, unit="timesteps")
-    else:
-        require_samples("num_minibatches", num_minibatches, rollout_length // length, num_envs)
-
 
 def require_samples(setting: str, wanted: int, per_env: int, num_envs: int, *, unit: str = "sequences") -> None:
     """Raises UserError if `num_envs` environments with `per_env` samples each have fewer than `algo.{setting}`."""
@@ -260,3 +168,32 @@ def require_samples(setting: str, wanted: int, per_env: int, num_envs: int, *, u
             f"algo.{setting}: {wanted} is more than the {per_env * num_envs} {unit} of a rollout "
             f"({num_envs} environments x {per_env}). Lower it, or raise num_envs or algo.rollout_length."
         )
+
+
+def own_parts(batches: Sequence[Tensor], num_envs: int, ranks: Ranks, *, never_empty: bool = False) -> Iterator[Tensor]:
+    """Yields the indices of this rank's samples in each minibatch of all ranks, and starts the batch.
+
+    With `never_empty`, a minibatch without samples of this rank has the first sample instead, since networks may not
+    read empty batches. Its masks must be set to False, see `Ranks.stands_in`.
+    """
+    if ranks.size == 1:
+        yield from batches
+        return
+    starts = [0, *accumulate(len(chosen) for chosen in batches)]
+    own, places = ranks.own_samples(torch.cat([*batches]), num_envs)
+    limits = torch.searchsorted(places, torch.tensor(starts, device=places.device)).tolist()
+    for chosen, start, part in zip(batches, starts, pairwise(limits), strict=False):
+        ranks.start_batch(places[slice(*part)] - start, len(chosen), never_empty=never_empty)
+        yield own.new_zeros(1) if ranks.stands_in else own[slice(*part)]
+    ranks.start_batch()
+
+
+def permutation(count: int, shuffle: torch.Generator) -> Tensor:
+    """Returns a random order of `count` indices on the generator's device."""
+    return torch.randperm(count, generator=shuffle, device=shuffle.device)
+
+
+def partition(order: Tensor, count: int) -> tuple[Tensor, ...]:
+    """Splits indices into `count` parts, none of them empty unless there are fewer indices."""
+    chunks = order.chunk(count)  # may be fewer than asked for: 16 in 9 parts are 8 of 2
+    return chunks if len(chunks) == count or len(order) < count else order.tensor_split(count)

@@ -23,10 +23,8 @@ from torch import Tensor
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
 from coterie.algos.base_config import Units
-from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState
-from coterie.algos.learner import CentralState
-from coterie.algos.minibatches import critic_first, timestep_critic_first
-from coterie.algos.on_policy import ClippedConfig
+from coterie.algos.clipped_learner import ClippedBatch, ClippedConfig, ClippedLearner, Targets, ValueState
+from coterie.algos.learner import CentralState, critic_first, timestep_critic_first
 from coterie.algos.optimizer import Schedule, scheduled
 from coterie.algos.reward_streams import combined, weighted_streams
 from coterie.config.needs import Needs

@@ -30,13 +30,12 @@ from coterie.algos.algorithm import (
     learns_common_reward,
 )
 from coterie.algos.base_config import Units
-from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState, joint_mask
-from coterie.algos.learner import CentralState
-from coterie.algos.minibatches import critic_first, critic_values, timestep_critic_first
-from coterie.algos.on_policy import ClippedConfig
+from coterie.algos.clipped_learner import ClippedBatch, ClippedConfig, ClippedLearner, Targets, ValueState, joint_mask
+from coterie.algos.learner import CentralState, critic_first, timestep_critic_first
 from coterie.algos.optimizer import Schedule, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.reward_streams import combined
+from coterie.algos.sequences import critic_values
 from coterie.config.needs import SEVERAL, Needs
 from coterie.core.seeds import generator
 from coterie.core.specs import TeamSpec

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.algos.minibatches import own_parts
+from coterie.algos.on_policy import own_parts
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric
 from coterie.core.specs import TeamSpec
