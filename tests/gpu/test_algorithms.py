@@ -56,7 +56,7 @@ def test_training_stays_on_the_device(name, kind, rnn):
             cuda.reads.clear()
             cuda.copies.clear()
             metrics = learner.update(rollout, update / 2)
-            extra = {"algos/minibatches:acted_candidates": 1} if rnn == "none" and name in FEEDFORWARD else {}
+            extra = {"algos/clipped_learner:acted_candidates": 1} if rnn == "none" and name in FEEDFORWARD else {}
             assert cuda.reads == UPDATE[name] | extra
             assert cuda.copies == {}
             updates.append((tree_map(lambda x: x.cpu(), rollout), metrics))

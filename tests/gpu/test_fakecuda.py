@@ -155,7 +155,7 @@ def test_a_learner_that_reads_in_every_minibatch_is_found(cuda, monkeypatch):
     cuda.reads.clear()
     learner.update(rollout, 0.0)
     assert cuda.reads == {
-        "algos/minibatches:acted_candidates": 1,
+        "algos/clipped_learner:acted_candidates": 1,
         "algos/ppo:_step": 8,  # 2 passes over 4 minibatches
         "algos/optimizer:mean_metrics": 1,
     }

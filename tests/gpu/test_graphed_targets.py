@@ -81,7 +81,7 @@ def test_an_update_copies_the_weights_of_signals_only_and_reads_as_without_graph
     """Whatever the number of signals. The read besides metrics is the number of timesteps that were acted on."""
     case = "IPPO, several signals"
     off, on = (transfers_of_an_update(cuda, on_policy(case, setting, CUDA)) for setting in ("off", "on"))
-    reads = {"algos/minibatches:acted_candidates": 1, "algos/optimizer:mean_metrics": 1}
+    reads = {"algos/clipped_learner:acted_candidates": 1, "algos/optimizer:mean_metrics": 1}
     assert on == off == (reads, {"algos/reward_streams:weights": 1})
 
 

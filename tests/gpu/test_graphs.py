@@ -153,7 +153,7 @@ def test_an_update_reads_no_more_with_graphs_and_as_often_in_all_epochs(cuda, rn
     cuda.copies.clear()
     training.update(0.5)
     once = {"training/collector:_checked_counts": 1, "algos/optimizer:mean_metrics": 1}
-    assert cuda.reads == once | ({"algos/minibatches:acted_candidates": 1} if rnn == "none" else {})
+    assert cuda.reads == once | ({"algos/clipped_learner:acted_candidates": 1} if rnn == "none" else {})
     assert cuda.copies == {"training/rollout_builder:team_rollout": 1}
 
 

@@ -24,13 +24,13 @@ from torch.nn.functional import elu, huber_loss, relu
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
 from coterie.functional.distributions import log_prob_and_entropy
-from coterie.kernels import adam, distributions, mixing, mlp, native, particle, policy_gradient, recurrent
+from coterie.kernels import adam, mixing, mlp, native, particle, policy_gradient, recurrent
 
 Call = tuple[str, list[Any], Callable[..., Any]]
 """Name of an operator of `torch.ops.coterie`, right arguments, and a function that computes its first result."""
 
 REFUSALS = (TypeError, ValueError, IndexError, RuntimeError)
-MODULES = (adam, distributions, mixing, mlp, particle, policy_gradient, recurrent)
+MODULES = (adam, mixing, mlp, particle, policy_gradient, recurrent)
 
 
 class Draw:

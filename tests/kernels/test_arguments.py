@@ -5,8 +5,8 @@ import torch
 
 import kernel_arguments
 from coterie.kernels.adam import adam_step
-from coterie.kernels.distributions import categorical, sample_categorical
 from coterie.kernels.mlp import mlp
+from coterie.kernels.policy_gradient import categorical, sample_categorical
 from coterie.kernels.recurrent import gru
 
 LOGITS = torch.zeros(4, 5)

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 import coterie.kernels
-from coterie.kernels import distributions, policy_gradient, recurrent
+from coterie.kernels import policy_gradient, recurrent
 from coterie.kernels.adam import adam_step
 from coterie.kernels.mixing import qmix
 from coterie.kernels.mlp import mlp
@@ -46,8 +46,8 @@ def _qmix():
 def _categorical():
     logits = tensor(6, 5)
     with torch.no_grad():
-        assert distributions.sample_categorical(logits.detach(), MASK, tensor(6, 5).detach(), (2, 3)) is not None
-    return distributions.categorical(logits, MASK, torch.tensor([[0, 2]] * 6), (2, 3))
+        assert policy_gradient.sample_categorical(logits.detach(), MASK, tensor(6, 5).detach(), (2, 3)) is not None
+    return policy_gradient.categorical(logits, MASK, torch.tensor([[0, 2]] * 6), (2, 3))
 
 
 def _losses():

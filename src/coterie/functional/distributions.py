@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
-from coterie.kernels import distributions as fused
+from coterie.kernels import policy_gradient as fused
 
 
 def mask_logits(logits: Tensor, mask: Tensor | None) -> Tensor:

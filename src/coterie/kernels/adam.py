@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from coterie.kernels import native
-from coterie.kernels.operators import Operator
+from coterie.kernels.native import Operator
 
 
 def adam_step(

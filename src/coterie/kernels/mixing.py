@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.kernels import native
-from coterie.kernels.operators import Operator
+from coterie.kernels.native import Operator
 
 _LINE = 64  # bytes of a cache line, to which groups of columns are padded
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from coterie.kernels import native
-from coterie.kernels.operators import Operator
+from coterie.kernels.native import Operator
 
 ACTIVATIONS = {"tanh": 0, "relu": 1}
 """Codes of the activation functions that have a kernel, by name."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.kernels import native
-from coterie.kernels.operators import Operator
+from coterie.kernels.native import Operator
 
 _LINE = 64  # bytes of a cache line, to which the units are padded
 _SAVED = {"gru": 4, "lstm": 6}

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.core.device_constants import as_tensors
 from coterie.core.tree import Tree, tree_leaves, tree_map
-from coterie.kernels.operators import direct_call, preparation
+from coterie.kernels.native import direct_call, preparation
 
 _OF_UNKNOWN_SHAPE = frozenset({"nonzero", "nonzero_numpy", "masked_select", "index"})
 """Operations with results whose shapes may depend on numbers. So does `index` by a mask."""
