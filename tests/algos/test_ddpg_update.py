@@ -87,7 +87,7 @@ def test_networks_read_normalized_observations_if_they_are_configured(normalize:
     algorithm, collector = make(normalize_obs=normalize)
     algorithm.update(collect_rollout(algorithm, collector), 0.0)
     batch, rollout = batch_of(algorithm, collector)
-    expected = algorithm.policy.normalize(rollout.obs) if normalize else rollout.obs
+    expected = algorithm.policy.obs_normalizer(rollout.obs) if normalize else rollout.obs
     for name, obs in batch.timesteps.obs.items():
         assert torch.equal(obs, expected[name])
         assert torch.equal(obs, rollout.obs[name]) == (not normalize)

@@ -5,9 +5,9 @@ from dataclasses import FrozenInstanceError
 import pytest
 import torch
 
-from coterie.algos.reward_streams import RewardStream, RewardStreams, combined, weighted_streams
+from coterie.algos.reward_streams import RewardStream, RewardStreams, weighted_streams
 from coterie.core.types import Rollout
-from coterie.functional.policy_gradient import gae
+from coterie.functional.policy_gradient import combined, gae
 
 LAMBDA = 0.8
 STREAMS = (

@@ -45,7 +45,7 @@ def test_blocks_have_statistics_of_their_own_over_valid_entries():
     assert found["guard"][1, 1].tolist() == [10, 10], "clipped"
     torch.testing.assert_close(found["scout"], torch.tensor([[[-1.0]], [[1.0]]]))
     assert found["camera"] is obs["camera"]
-    assert set(dict(normalizer.buffers.named_buffers())) == {"mean_guard", "std_guard", "mean_scout", "std_scout"}
+    assert set(dict(normalizer.scales.named_buffers())) == {"guard.mean", "guard.std", "scout.mean", "scout.std"}
     assert obs["scout"].flatten().tolist() == [1, 5], "the input stays as it is"
 
 

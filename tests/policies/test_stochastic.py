@@ -94,13 +94,13 @@ def test_log_prob_and_entropy_with_zero_weights_have_literal_values():
 
 def test_a_normalizer_is_part_of_the_state_only_if_it_is_enabled():
     plain, normalized = policy("discrete"), policy("discrete", normalize_obs=True)
-    assert plain.obs_normalizer is None
     assert plain.state_dict()["moments"] == {}
     timestep = make_timestep(normalized.team, 50)
     normalized.obs_normalizer.update(timestep.obs, timestep.alive)
-    read = normalized.normalize(timestep.obs)["guard"]
+    read = normalized.obs_normalizer(timestep.obs)["guard"]
     torch.testing.assert_close(read.flatten(0, 1).mean(0), torch.zeros(5), atol=1e-4, rtol=0)
-    assert plain.normalize(timestep.obs) is timestep.obs
+    plain.obs_normalizer.update(timestep.obs, timestep.alive)
+    assert plain.obs_normalizer(timestep.obs)["guard"] is timestep.obs["guard"]
 
 
 def actor(kind: str, state_dependent_std: bool = False, **config) -> StochasticActor:

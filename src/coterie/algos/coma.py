@@ -333,7 +333,7 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
             The batch [T, B, ..], and log-probabilities of all choices with gradients [T, B, N, A].
         """
         config, team = self.config, self.team
-        obs = self._normalized_obs(rollout)
+        obs = self.policy.obs_normalizer(rollout.obs)
         state = self._state(rollout.state)
         actions = self._joint.encode(rollout.action)
         last = self._last_actions(actions, rollout)
@@ -393,10 +393,6 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
         explained = explained_variance(batch.target, batch.target - q_taken, batch.valid, self.reduction)
         return explained.reshape(1).to(q.dtype)
 
-    def _normalized_obs(self, rollout: Rollout) -> dict[str, Tree]:
-        normalizer = self.policy.obs_normalizer
-        return rollout.obs if normalizer is None else normalizer(rollout.obs)
-
     def _joint_actions(self, actions: dict[str, Tensor], last_pi: Tensor, rollout: Rollout) -> Tensor:
         """Returns the joint action of each timestep [T + 1, B, J], the last one drawn from `last_pi` [B, N, A].
 
@@ -438,7 +434,7 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
         if length == self.rollout_length:
             return rollout
         hidden_state, before = rollout.hidden_state, []
-        obs = self._normalized_obs(rollout)
+        obs = self.policy.obs_normalizer(rollout.obs)
         actions, valid = self._joint.encode(rollout.action), valid_mask(rollout)
         last = self._last_actions(actions, rollout)
         for start in range(0, self.rollout_length, length):

@@ -335,14 +335,14 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
 
     def make_batch(self, sample: ReplaySample) -> Batch:
         """Returns what losses read of sampled sequences, with zeros where entries are masked."""
-        rollout, config, team = sample.rollout, self.config, self.team
+        rollout, team = sample.rollout, self.team
         # A feed-forward network learns from the first timestep of a sequence.
         learned = slice(self._burn_in, len(rollout.reward) if self._recurrent else 1)
         valid = valid_mask(rollout)
         critic_valid = valid_mask(rollout, of_team=self._centralized)
         terminated, boundary = bootstrap_masks(rollout, self._centralized, team.agents_can_die)
         reward = agent_rewards(rollout, self._membership, team.has_group_reward, self._common_reward)
-        obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs
+        obs = self.policy.obs_normalizer(rollout.obs)
         others_taken = self.others.encode(self.others.actions(rollout.others), rollout.others)
         hidden_state = {}
         if self._recurrent:

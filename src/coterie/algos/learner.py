@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ class Learner(Algorithm, CloningLearner):
         cuda_graphs: True if targets and gradient steps are captured as CUDA graphs.
     """
 
+    policy: NetworkPolicy
     _state: CentralState
     """State that critics or mixers read."""
 
@@ -57,10 +58,9 @@ class Learner(Algorithm, CloningLearner):
 
     def _observe(self, rollout: Rollout) -> None:
         """Adds observations and states of a rollout to the statistics by which they are normalized."""
-        obs_normalizer = cast("NetworkPolicy", self.policy).obs_normalizer
-        if obs_normalizer is not None:
-            obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid_mask(rollout), self.reduction)
-        if isinstance(self, GlobalCriticLearner):
+        obs = tree_map(lambda x: x[:-1], rollout.obs)
+        self.policy.obs_normalizer.update(obs, valid_mask(rollout), self.reduction)
+        if isinstance(self, GlobalCriticLearner) and self.others.roles:
             self.others.update(rollout.others, rollout.acted)
         self._state.update(rollout, self.reduction)
 

@@ -18,12 +18,11 @@ from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
 from coterie.algos.clipped_learner import ValueState
 from coterie.algos.on_policy import require_samples
 from coterie.algos.ppo import PPO, Batch, PPOConfig
-from coterie.algos.reward_streams import combined
 from coterie.algos.sequences import as_sequences, backward_in_time, sequence_length, sequence_minibatches
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_map
 from coterie.core.types import Rollout
-from coterie.functional.policy_gradient import EMAMoments, clipped_policy_loss, value_error
+from coterie.functional.policy_gradient import EMAMoments, clipped_policy_loss, combined, value_error
 from coterie.functional.returns import terminate_at_limit
 from coterie.functional.statistics import masked_mean, standardize
 

@@ -68,14 +68,14 @@ class OtherTeamsReader:
         self.roles = central_inputs(critic, team, 0).other_roles
         self.policies: tuple[Policy, ...] = ()
         self._target_policies, self._ranks = target_policies, ranks
-        self._normalizer = ObservationNormalizer(_blocks(self.roles), device) if normalize_obs and self.roles else None
+        self._normalizer = ObservationNormalizer(_blocks(self.roles) if normalize_obs else (), device)
         self._slices = {block.name: slice(block.start, block.stop) for block in _blocks(self.roles)}
         self._noise = generator(seed, "other teams", device=device)
 
     @property
     def networks(self) -> tuple[nn.Module, ...]:
         """Modules whose buffers `obs` reads."""
-        return () if self._normalizer is None else (self._normalizer.buffers,)
+        return (self._normalizer.scales,)
 
     def connect(self, algorithms: Sequence[Algorithm]) -> None:
         """Makes next actions come from the policies of these teams, where they can be evaluated at any timestep."""
@@ -87,7 +87,7 @@ class OtherTeamsReader:
         if not self.roles:
             return {}
         assert others is not None, "the collector does not record other teams for this learner"
-        return others.obs if self._normalizer is None else self._normalizer(others.obs)
+        return self._normalizer(others.obs)
 
     def actions(self, others: OtherTeams | None) -> dict[str, Action]:
         """Returns the actions of the rollout by role [.., n, ..]."""
@@ -141,7 +141,7 @@ class OtherTeamsReader:
 
     def update(self, others: OtherTeams | None, acted: Tensor) -> None:
         """Updates the statistics of observations with a rollout [T + 1, B, ..] where `acted` [T + 1, B]."""
-        if self._normalizer is not None and others is not None:
+        if others is not None:
             obs, alive = tree_map(lambda x: x[:-1], (others.obs, others.alive))
             self._normalizer.update(obs, alive & acted[:-1].unsqueeze(-1), self._ranks.reduction)
 
@@ -149,8 +149,7 @@ class OtherTeamsReader:
         """Returns the state as an entry of the learner's; {} if no other teams are read."""
         if not self.roles:
             return {}
-        moments = {} if self._normalizer is None else self._normalizer.state_dict()
-        return {"other_teams": {"noise": self._noise.get_state(), "moments": moments}}
+        return {"other_teams": {"noise": self._noise.get_state(), "moments": self._normalizer.state_dict()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the entry of a learner's state."""
@@ -158,8 +157,7 @@ class OtherTeamsReader:
             return
         own = state["other_teams"]
         restore(self._noise, own["noise"])
-        if self._normalizer is not None:
-            self._normalizer.load_state_dict(own["moments"])
+        self._normalizer.load_state_dict(own["moments"])
 
 
 class GlobalCriticLearner(ABC):

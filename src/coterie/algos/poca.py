@@ -26,7 +26,7 @@ from coterie.algos.base_config import Units
 from coterie.algos.clipped_learner import ClippedBatch, ClippedConfig, ClippedLearner, Targets, ValueState
 from coterie.algos.learner import CentralState, critic_first, timestep_critic_first
 from coterie.algos.optimizer import Schedule, scheduled
-from coterie.algos.reward_streams import combined, weighted_streams
+from coterie.algos.reward_streams import weighted_streams
 from coterie.config.needs import Needs
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator
@@ -35,6 +35,7 @@ from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.functional.policy_gradient import (
     clipped_policy_loss,
     clipped_value_error,
+    combined,
     update_value_moments,
 )
 from coterie.functional.returns import bootstrap_masks, lambda_return, present_agents, terminate_at_limit, valid_mask
@@ -257,7 +258,7 @@ class POCA(ClippedLearner):
         self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None, *, as_sequences: bool
     ) -> Targets:
         config, team, reduction = self.config, self.team, self.reduction
-        obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs
+        obs = self.policy.obs_normalizer(rollout.obs)
         first = critic_first(rollout, centralized=True) if self._recurrent else None
         old_value, last_value, critic_states, hidden_state = self._values(obs, rollout, first, before.hidden_state)
         mean, std = self.value_scale(before.moments)
@@ -423,7 +424,7 @@ class POCA(ClippedLearner):
         alive = timestep.alive if self.team.agents_can_die else None
         first = timestep_critic_first(timestep, centralized=True)
         value, hidden_state = self.critic(
-            self.policy.normalize(timestep.obs),
+            self.policy.obs_normalizer(timestep.obs),
             self._state(timestep.state),
             None,
             alive,

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.algos.algorithm import (
     ALL_ACTIONS,
@@ -34,7 +34,6 @@ from coterie.algos.clipped_learner import ClippedBatch, ClippedConfig, ClippedLe
 from coterie.algos.learner import CentralState, critic_first, timestep_critic_first
 from coterie.algos.optimizer import Schedule, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
-from coterie.algos.reward_streams import combined
 from coterie.algos.sequences import critic_values
 from coterie.config.needs import SEVERAL, Needs
 from coterie.core.seeds import generator
@@ -44,12 +43,14 @@ from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.functional.policy_gradient import (
     clipped_policy_loss,
     clipped_value_loss,
+    combined,
     gae,
     update_value_moments,
 )
 from coterie.functional.returns import agent_rewards, bootstrap_masks, terminate_at_limit, valid_mask
 from coterie.functional.statistics import Reduction, explained_variance, masked_mean, standardize
-from coterie.nets.value_critics import CentralizedCritic, DecentralizedCritic
+from coterie.nets.config import CentralInputs, NetworkConfig
+from coterie.nets.team import AgentNetwork, CentralEncoder, TeamNetwork, join_blocks, team_blocks
 
 
 class PPOConfig(ClippedConfig):
@@ -85,6 +86,76 @@ class PPOConfig(ClippedConfig):
     def needs_state(self) -> bool:
         """True if the critic reads the environment's state."""
         return "state" in self.critic
+
+
+class DecentralizedCritic(nn.Module):
+    """Values V(o_i) of each agent's own observation, [.., N, K] for K reward signals.
+
+    They may also read `state_size` features of a state, the same for all agents, such as the time left.
+    """
+
+    def __init__(
+        self,
+        team: TeamSpec,
+        num_signals: int,
+        config: NetworkConfig,
+        generator: torch.Generator,
+        *,
+        state_size: int = 0,
+    ):
+        super().__init__()
+        outputs = {block.name: num_signals for block in team_blocks(team, config.share_params)}
+        sizes = dict.fromkeys(outputs, state_size) if state_size else None
+        self.network = TeamNetwork(team, outputs, config, generator, extra_sizes=sizes)
+
+    def forward(
+        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState
+    ) -> tuple[Tensor, HiddenState]:
+        """Returns values and the next hidden state; arguments as in `TeamNetwork`. `state` is [.., S] or None."""
+        extra = None
+        if state is not None:
+            rows = state.unsqueeze(-2)
+            extra = {block.name: rows.expand(*state.shape[:-1], block.n, -1) for block in self.network.blocks}
+        values, hidden_state = self.network(obs, first, hidden_state, extra)
+        return join_blocks(values, self.network.blocks, -2), hidden_state
+
+
+class CentralizedCritic(nn.Module):
+    """Values V_i(s) of the joint observation, the environment state, or both: [.., N, K] for K reward signals.
+
+    A global critic also reads the observations of other teams.
+
+    The input is the same for all agents, so the network runs once per environment and has an output per agent. With a
+    recurrent layer, `first` is [T, M, 1] and the hidden state [M, 1, H].
+    """
+
+    def __init__(
+        self,
+        team: TeamSpec,
+        num_signals: int,
+        config: NetworkConfig,
+        generator: torch.Generator,
+        *,
+        inputs: CentralInputs,
+    ):
+        super().__init__()
+        self.encoder = CentralEncoder(team, inputs, generator)
+        self.network = AgentNetwork(self.encoder.features, team.n * num_signals, config, generator)
+        self.num_agents = team.n
+
+    def forward(
+        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState
+    ) -> tuple[Tensor, HiddenState]:
+        """Returns values and the next hidden state.
+
+        Args:
+            obs: By role [.., n, ..], with those of other teams in a global critic.
+            state: [.., S], None if the critic does not read it.
+            first: [T, M, 1] bool, needed by recurrent critics.
+            hidden_state: By name [M, 1, H]; {} for feed-forward critics.
+        """
+        values, hidden_state = self.network(self.encoder(obs, state).unsqueeze(-2), first, hidden_state)
+        return values.squeeze(-2).unflatten(-1, (self.num_agents, -1)), hidden_state
 
 
 def build_critic(
@@ -249,10 +320,10 @@ class PPO(ClippedLearner, GlobalCriticLearner):
     def targets(
         self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None, *, as_sequences: bool
     ) -> Targets:
-        # Observations of the batch include those of other teams if the critic reads them.
         config, team, reduction = self.config, self.team, self.reduction
-        obs = self.policy.normalize(rollout.obs) if config.normalize_obs else rollout.obs
-        obs = obs | self.others.obs(rollout.others)
+        obs = self.policy.obs_normalizer(rollout.obs)
+        if self.others.roles:  # the critic reads other teams
+            obs = obs | self.others.obs(rollout.others)
         state = self._state(rollout.state)
         first = critic_first(rollout, self._centralized) if self._recurrent else None
         old_value, critic_states, hidden_state = self._values(obs, state, first, before.hidden_state)
@@ -372,7 +443,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         timestep = tree_map(lambda x: x.unsqueeze(0), timestep)
         state = self._state(timestep.state)
         first = timestep_critic_first(timestep, self._centralized)
-        obs = self.policy.normalize(timestep.obs) | self.others.obs(timestep.others)
+        obs = self.policy.obs_normalizer(timestep.obs) | self.others.obs(timestep.others)
         value, hidden_state = self.critic(obs, state, first, hidden_state)
         mean, std = self.value_scale()
         return (value * std + mean)[0, ..., 0], hidden_state

@@ -339,12 +339,12 @@ class FeedForwardReader:
     The other timesteps serve its n-step target. `RecurrentReader` is the counterpart for recurrent networks.
     """
 
-    def __init__(self, obs_normalizer: ObservationNormalizer | None):
+    def __init__(self, obs_normalizer: ObservationNormalizer):
         self._obs_normalizer = obs_normalizer
 
     def start(self, rollout: Rollout) -> tuple[Rollout, dict[str, Inputs], dict[str, Inputs]]:
         """Returns the rollout and the inputs of online and target networks, by name."""
-        obs = rollout.obs if self._obs_normalizer is None else self._obs_normalizer(rollout.obs)
+        obs = self._obs_normalizer(rollout.obs)
         inputs: dict[str, Inputs] = dict.fromkeys(("value", "central"), (obs, None, {}, None))
         return rollout, inputs, inputs
 
@@ -512,7 +512,7 @@ class QLearning(OffPolicyLearner):
 
     def evaluate(self, value: TeamQNetwork, q: Q, actions: Choices, timesteps: Timestep) -> Tensor:
         """Returns Q of `actions` for each agent [.., N], or with a mixer for the team [..]."""
-        obs = self.policy.normalize(timesteps.obs) if self._reads_obs else {}
+        obs = self.policy.obs_normalizer(timesteps.obs) if self._reads_obs else {}
         state = self._state(timesteps.state)
         masks, alive = self._masks(timesteps), timesteps.alive
         return value.evaluate(q, actions, masks=masks, alive=alive, obs=obs, state=state)

@@ -151,11 +151,6 @@ class RewardStreams:
         return torch.where(self._continuing, continuing, returns)
 
 
-def combined(advantage: Tensor, weights: Tensor | None) -> Tensor:
-    """Returns the sum [..] of the signals' advantages [.., K], weighted by [K]; of a single one without weights."""
-    return advantage.squeeze(-1) if weights is None else (advantage * weights).sum(-1)
-
-
 def weighted_streams(streams: tuple[RewardStream, ...], extrinsic_weight: float) -> tuple[RewardStream, ...]:
     """Returns the reward signals with the weight of the environment's reward multiplied."""
     return tuple(replace(s, weight=s.weight * extrinsic_weight) if i == 0 else s for i, s in enumerate(streams))

@@ -324,7 +324,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         """Takes a gradient step of critics, policy and temperature; `lr` is the learning rate by module."""
         batch = sample.rollout
         if self.config.normalize_obs:
-            batch = replace(batch, obs=self.policy.normalize(batch.obs))
+            batch = replace(batch, obs=self.policy.obs_normalizer(batch.obs))
         temperature = self.log_temperature().detach().exp()
         draw = self.sample_actions(batch)
         target = self.targets(batch, draw, temperature)

@@ -12,7 +12,6 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.export.signature import reads_last_action
 from coterie.export.subject import Subject
-from coterie.nets.by_name import key_of
 from coterie.nets.encoders import DictEncoder, Encoder, ImageEncoder
 from coterie.nets.layers import ACTIVATIONS, MLP, action_size
 from coterie.nets.normalization import ObservationNormalizer
@@ -82,9 +81,9 @@ class NetworkDescription:
 
     def _normalizer(self, block: Block) -> Entry | None:
         normalizer = self._subject.policy.obs_normalizer
-        if normalizer is None or len(block.roles[0].observation_space.shape or ()) != 1:
+        if block.name not in normalizer.scales:
             return None
-        parts = {x: normalizer.buffers.get_buffer(key_of(f"{x}_{block.name}")) for x in ("mean", "std")}
+        parts = {x: normalizer.scales[block.name].get_buffer(x) for x in ("mean", "std")}
         names = {part: self._tensor(f"{block.name}.normalizer.{part}", value) for part, value in parts.items()}
         return {**names, "clip": self._clip(block, normalizer)}
 

@@ -48,6 +48,11 @@ def gae(
     return torch.stack(advantage[::-1])
 
 
+def combined(advantage: Tensor, weights: Tensor | None) -> Tensor:
+    """Returns the sum [..] of the signals' advantages [.., K], weighted by [K]; of a single one without weights."""
+    return advantage.squeeze(-1) if weights is None else (advantage * weights).sum(-1)
+
+
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip_eps: float | Tensor) -> Tensor:
     """PPO's clipped policy loss per sample.
 

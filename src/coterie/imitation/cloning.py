@@ -81,8 +81,7 @@ class BehaviorCloner:
             on_progress: Called now and then with the gradient steps taken and the total.
         """
         batches, steps = self.batches, self.config.pretraining_steps(self.batches.timesteps)
-        if self.policy.obs_normalizer is not None:
-            self.policy.obs_normalizer.update(batches.obs, batches.valid)
+        self.policy.obs_normalizer.update(batches.obs, batches.valid)
         for step in range(steps):
             report = self.step(1.0)
             if step % _CHECK_INTERVAL == _CHECK_INTERVAL - 1 or step == steps - 1:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from coterie.core.tree import Tree
 from coterie.functional.statistics import Moments, Reduction, initial_moments, mean_and_std, update_moments
-from coterie.nets.by_name import key_of
+from coterie.nets.by_name import ModulesByName
 from coterie.nets.team import Block
 
 
@@ -35,36 +35,24 @@ class RunningScale(nn.Module):
 class ObservationNormalizer:
     """Normalizes vector observations by their running mean and standard deviation and clips them to [-clip, clip].
 
-    Blocks have statistics of their own; images are left unchanged.
+    Blocks have statistics of their own; images, and observations of roles in no block, are left unchanged.
 
     Attributes:
-        buffers: Module with the buffers `mean_<block>` and `std_<block>` that normalization reads.
+        scales: The scale of each block, whose buffers normalization reads.
     """
 
     def __init__(self, blocks: tuple[Block, ...], device: torch.device, clip: float = 10.0):
         self._blocks = tuple(block for block in blocks if len(obs_shape(block)) == 1)
-        self._device, self._clip = device, clip
-        self._moments: dict[str, Moments] = {b.name: initial_moments(obs_shape(b)[0], device) for b in self._blocks}
-        self.buffers = nn.Module()
-        self._update_buffers()
-
-    def _update_buffers(self) -> None:
-        buffers = dict(self.buffers.named_buffers())
-        for name, moments in self._moments.items():
-            for part, value in zip(("mean", "std"), mean_and_std(moments), strict=True):
-                key = key_of(f"{part}_{name}")
-                if key in buffers:
-                    buffers[key].copy_(value)  # in place, since CUDA graphs read it where it is
-                else:
-                    self.buffers.register_buffer(key, value)
+        self._device, sizes = device, {block.name: obs_shape(block)[0] for block in self._blocks}
+        self._moments: dict[str, Moments] = {name: initial_moments(size, device) for name, size in sizes.items()}
+        self.scales = ModulesByName({name: RunningScale(size, device, clip) for name, size in sizes.items()})
 
     def __call__(self, obs: dict[str, Tree]) -> dict[str, Tree]:
         """Returns normalized observations by role [.., n, D]."""
         normalized = dict(obs)
-        for block in self._blocks:
-            mean, std = (self.buffers.get_buffer(key_of(f"{part}_{block.name}")) for part in ("mean", "std"))
+        for block, scale in zip(self._blocks, self.scales.values(), strict=True):
             for role in block.roles:
-                normalized[role.name] = ((obs[role.name] - mean) / std).clamp(-self._clip, self._clip)
+                normalized[role.name] = scale(obs[role.name])
         return normalized
 
     def update(self, obs: dict[str, Tree], valid: Tensor, reduction: Reduction | None = None) -> None:
@@ -74,16 +62,21 @@ class ObservationNormalizer:
             self._moments[block.name] = update_moments(
                 self._moments[block.name], block.join_obs(obs), block_valid, reduction
             )
-        self._update_buffers()
+        self._set_scales()
+
+    def _set_scales(self) -> None:
+        for moments, scale in zip(self._moments.values(), self.scales.values(), strict=True):
+            scale.set(moments)  # pyright: ignore[reportCallIssue]
 
     def state_dict(self) -> dict[str, Any]:
         return self._moments
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._moments = {
-            name: {key: value.to(self._device) for key, value in moments.items()} for name, moments in state.items()
+            block.name: {key: value.to(self._device) for key, value in state[block.name].items()}
+            for block in self._blocks
         }
-        self._update_buffers()
+        self._set_scales()
 
 
 def obs_shape(block: Block) -> tuple[int, ...]:

@@ -232,12 +232,10 @@ class TeamNetwork(nn.Module):
         [M, N]; `hidden_state` is [M, N, H] by name. `extra` holds further inputs by block [.., n, E].
         """
         outputs, hidden_states = {}, []
-        for block in self.blocks:
+        for block, network in zip(self.blocks, self.networks.values(), strict=True):
             block_extra = None if extra is None else extra[block.name]
             block_first, block_state = slice_agents(block, first, hidden_state)
-            outputs[block.name], block_state = self.networks[block.name](
-                block.join_obs(obs), block_first, block_state, block_extra
-            )
+            outputs[block.name], block_state = network(block.join_obs(obs), block_first, block_state, block_extra)
             hidden_states.append(block_state)
         return outputs, join_hidden_states(hidden_states)
 
@@ -256,12 +254,14 @@ class CentralEncoder(nn.Module):
     def __init__(self, team: TeamSpec, inputs: CentralInputs, generator: torch.Generator):
         super().__init__()
         roles = (*(team.roles if inputs.joint_obs else ()), *inputs.other_roles)
-        self.encoders = ModulesByName({r.name: build_encoder(r.observation_space, None, generator) for r in roles})
-        sizes = [int(self.encoders[role.name].features) * role.n for role in roles]  # pyright: ignore[reportArgumentType]
-        self.features = inputs.state_size + sum(sizes)
+        encoders = {role.name: build_encoder(role.observation_space, None, generator) for role in roles}
+        self.encoders, self._roles = ModulesByName(encoders), tuple(encoders)
+        self.features = inputs.state_size + sum(encoders[role.name].features * role.n for role in roles)
 
     def forward(self, obs: dict[str, Tree], state: Tensor | None) -> Tensor:
-        parts = [encoder(obs[role]).flatten(-2) for role, encoder in self.encoders.items()]
+        parts = [
+            encode(obs[role]).flatten(-2) for role, encode in zip(self._roles, self.encoders.values(), strict=True)
+        ]
         if state is not None:
             parts.append(state)
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)

@@ -95,7 +95,7 @@ class DeterministicPolicy(NetworkPolicy):
     def act(
         self, timestep: Timestep, hidden_state: HiddenState, noise: Tree, mode: Mode
     ) -> tuple[dict[str, Action], HiddenState, dict[str, Tensor]]:
-        obs = self.normalize(timestep.obs)
+        obs = self.obs_normalizer(timestep.obs)
         outputs, next_state = self.net(obs, timestep.first, self.network_state(hidden_state))
         explores, ou_state, ou_parts = mode == "explore", hidden_state.get(_OU_STATE), []
         actions = {}
@@ -137,7 +137,7 @@ class DeterministicPolicy(NetworkPolicy):
     def action_distribution(
         self, timestep: Timestep, hidden_state: HiddenState, mode: Mode
     ) -> dict[str, ActionDistribution]:
-        obs = self.normalize(timestep.obs)
+        obs = self.obs_normalizer(timestep.obs)
         outputs, _ = self.net(obs, timestep.first, self.network_state(hidden_state))
         distributions: dict[str, ActionDistribution] = {}
         for block in self.blocks:

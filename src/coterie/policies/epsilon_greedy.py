@@ -113,7 +113,7 @@ class EpsilonGreedyPolicy(NetworkPolicy):
         if self.reads_last_action:
             last = torch.where(timestep.first.unsqueeze(-1), 0.0, hidden_state[_LAST])
             extra = join_by_block(unpad_by_role(self.team, last), self.blocks)
-        return self.net(self.normalize(timestep.obs), timestep.first, self.network_state(hidden_state), extra)
+        return self.net(self.obs_normalizer(timestep.obs), timestep.first, self.network_state(hidden_state), extra)
 
     def _noise_of(self, block: Block, noise: Tensor) -> Tensor:
         """The block's part of the noise [B, N, 1 + A]."""
@@ -147,7 +147,7 @@ class EpsilonGreedyPolicy(NetworkPolicy):
         if self.reads_last_action:
             before = unpad_by_role(self.team, hidden_state[_LAST])
             extra = join_by_block(last_actions(self._joint.encode(action), first, before), self.blocks)
-        return self.normalize(obs), first if network_state else None, network_state, extra
+        return self.obs_normalizer(obs), first if network_state else None, network_state, extra
 
     def encode_last(self, action: dict[str, Action]) -> Tensor:
         """Returns actions by role as the hidden state stores the last ones [.., N, A]."""

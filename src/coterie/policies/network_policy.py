@@ -72,8 +72,9 @@ class NetworkPolicy(InspectablePolicy):
     ):
         self.team, self.device, self.net, self.blocks = team, device, net, net.blocks
         module = (net if module is None else module).to(device)
-        self.obs_normalizer = ObservationNormalizer(self.blocks, device) if config.normalize_obs else None
-        self.networks = (module, *([self.obs_normalizer.buffers] if self.obs_normalizer else []))
+        self.obs_normalizer = ObservationNormalizer(self.blocks if config.normalize_obs else (), device)
+        """Observations pass through it before the networks read them."""
+        self.networks = (module, self.obs_normalizer.scales)
 
     def initial_hidden_state(self, num_envs: int) -> HiddenState:
         return self.net.initial_hidden_state(num_envs, self.device)
@@ -81,10 +82,6 @@ class NetworkPolicy(InspectablePolicy):
     def network_state(self, hidden_state: HiddenState) -> HiddenState:
         """Returns the part of the policy's hidden state that belongs to its network."""
         return {name: value for name, value in hidden_state.items() if name not in self.own_state}
-
-    def normalize(self, obs: dict[str, Tree]) -> dict[str, Tree]:
-        """Returns observations as the networks read them."""
-        return obs if self.obs_normalizer is None else self.obs_normalizer(obs)
 
     @abstractmethod
     def cloning_loss(self, batch: DemonstrationBatch, options: CloningOptions) -> tuple[Tensor, Tensor]:
@@ -98,16 +95,14 @@ class NetworkPolicy(InspectablePolicy):
     ) -> dict[str, Tensor]:
         """Outputs of the network by block on demonstrations; `extra` as in `TeamNetwork`."""
         hidden_state = self.net.initial_hidden_state(batch.valid.shape[1], self.device)
-        return self.net(self.normalize(batch.obs), batch.first if hidden_state else None, hidden_state, extra)[0]
+        return self.net(self.obs_normalizer(batch.obs), batch.first if hidden_state else None, hidden_state, extra)[0]
 
     def state_dict(self) -> dict[str, Any]:
-        moments = {} if self.obs_normalizer is None else self.obs_normalizer.state_dict()
-        return {self.network_key: self.networks[0].state_dict(), "moments": moments}
+        return {self.network_key: self.networks[0].state_dict(), "moments": self.obs_normalizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.networks[0].load_state_dict(state[self.network_key])
-        if self.obs_normalizer is not None:
-            self.obs_normalizer.load_state_dict(state["moments"])
+        self.obs_normalizer.load_state_dict(state["moments"])
 
 
 def by_timestep(noise: dict[str, Tensor]) -> list[Tree]:

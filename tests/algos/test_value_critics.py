@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from coterie.algos.ppo import CentralizedCritic, DecentralizedCritic
 from coterie.nets.config import CentralInputs, NetworkConfig
-from coterie.nets.value_critics import CentralizedCritic, DecentralizedCritic
 from policy_cases import draw, make_team
 
 TEAM = make_team("discrete")
