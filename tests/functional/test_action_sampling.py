@@ -7,8 +7,8 @@ import torch
 
 from coterie.core.specs import ActionSpec
 from coterie.functional import distributions
-from coterie.functional.distributions import bounded_log_std, draw_noise, sample_action, sample_squashed
-from coterie.nets.squashed_actions import choice_distribution, max_entropy
+from coterie.functional.distributions import draw_noise, sample_action
+from coterie.nets.squashed_actions import bounded_log_std, choice_distribution, max_entropy, sample_squashed
 
 HYBRID = ActionSpec(choices=(3, 2), continuous=2, low=(-1, -1), high=(1, 1))
 ONE_COMPONENT = ActionSpec(choices=(4,))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coterie.functional.distributions import best, taken
+from coterie.functional.choices import best, taken
 
 Q = torch.tensor([[1.0, 3.0, 2.0, 5.0, 0.5]])
 

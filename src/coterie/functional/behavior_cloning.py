@@ -7,7 +7,7 @@ from torch import Tensor
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
-from coterie.functional.distributions import mask_logits
+from coterie.functional.choices import mask_logits
 
 _MAX_ABS_ACTION = 0.999
 """Continuous actions are clipped to this magnitude before tanh is inverted, which is infinite at 1."""

@@ -10,79 +10,11 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
+from coterie.functional.choices import mask_logits
 from coterie.kernels import policy_gradient as fused
-
-
-def mask_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Returns logits with the lowest finite number where `mask` (bool, the same shape) is False; no gradient there."""
-    return logits if mask is None else torch.where(mask, logits, torch.finfo(logits.dtype).min)
-
-
-def taken(q: Tensor, action: Tensor, choices: tuple[int, ...]) -> Tensor:
-    """Returns the value of the actions taken [..], sum_k Q_k(a_k).
-
-    Args:
-        q: Values of all choices [.., sum A].
-        action: Index of the choice in each component [.., K] int64.
-        choices: Number of choices A of each of the K components.
-    """
-    if len(choices) == 1:
-        return q.gather(-1, action).squeeze(-1)
-    parts = zip(q.split(choices, -1), action.unbind(-1), strict=True)
-    return torch.stack([part.gather(-1, index.unsqueeze(-1)).squeeze(-1) for part, index in parts]).sum(0)
-
-
-def best(q: Tensor, mask: Tensor | None, choices: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Returns the best available actions [.., K] and their value [..].
-
-    Args:
-        q: Values of all choices [.., sum A].
-        mask: Available choices, the same shape, bool; None if all are available.
-        choices: Number of choices A of each of the K components.
-    """
-    tops = [part.max(-1) for part in mask_logits(q, mask).split(choices, -1)]
-    if len(tops) == 1:
-        return tops[0].indices.unsqueeze(-1), tops[0].values
-    return torch.stack([top.indices for top in tops], -1), torch.stack([top.values for top in tops]).sum(0)
-
-
-_MIN_LOG_STD, _MAX_LOG_STD = -5.0, 2.0
-_CENTER, _HALF_RANGE = (_MAX_LOG_STD + _MIN_LOG_STD) / 2, (_MAX_LOG_STD - _MIN_LOG_STD) / 2
-_SHIFT = math.atanh(-_CENTER / _HALF_RANGE)
-
-
-def bounded_log_std(raw: Tensor) -> Tensor:
-    """Maps any number to a log standard deviation in (-5, 2), and 0 to 0.
-
-        log std = -1.5 + 3.5 tanh(x + atanh(1.5 / 3.5))
-
-    Unlike a clamp it has a gradient everywhere. Same shape.
-    """
-    return _CENTER + _HALF_RANGE * torch.tanh(raw + _SHIFT)
-
-
-def sample_squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Sample of a tanh-squashed Gaussian in [-1, 1], and its log-density [..] summed over the last axis.
-
-        u = mean + std noise;  a = tanh(u);  log p(a) = log N(u; mean, std) - sum 2 (log 2 - u - softplus(-2 u))
-
-    The last term is log(1 - tanh(u)^2) without cancellation.
-
-    Args:
-        mean: [.., C].
-        log_std: [.., C].
-        noise: Standard normal [.., C].
-
-    Source: Haarnoja et al. 2018, appendix C.
-    """
-    u = mean + noise * log_std.exp()
-    density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-    log_derivative = 2 * (math.log(2) - u - functional.softplus(-2 * u))
-    return torch.tanh(u), (density - log_derivative).sum(-1)
 
 
 def draw_noise(spec: ActionSpec, shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.functional.distributions import mask_logits
+from coterie.functional.choices import mask_logits
 
 
 def ornstein_uhlenbeck(state: Tensor, noise: Tensor, theta: float) -> Tensor:

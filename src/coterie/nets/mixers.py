@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState
-from coterie.functional.distributions import best, taken
+from coterie.functional.choices import best, taken
 from coterie.kernels import switch
 from coterie.kernels.mixing import qmix
 from coterie.nets.config import NetworkConfig

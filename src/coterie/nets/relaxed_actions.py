@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from coterie.functional.distributions import mask_logits
+from coterie.functional.choices import mask_logits
 from coterie.nets.team import Block
 
 

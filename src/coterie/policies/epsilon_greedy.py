@@ -12,7 +12,7 @@ from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
 from coterie.functional.behavior_cloning import actions_match, large_margin_loss
-from coterie.functional.distributions import mask_logits
+from coterie.functional.choices import mask_logits
 from coterie.functional.exploration import epsilon_greedy
 from coterie.nets.config import NetworkConfig
 from coterie.nets.joint_actions import JointAction, last_actions, pad_by_agent, unpad_by_role

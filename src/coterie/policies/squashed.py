@@ -12,7 +12,7 @@ from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
 from coterie.functional.behavior_cloning import actions_match, squashed_log_prob
-from coterie.functional.distributions import taken
+from coterie.functional.choices import taken
 from coterie.nets.config import NetworkConfig
 from coterie.nets.squashed_actions import choice_distribution, draw_block_noise, mean_and_log_std, sample_choices
 from coterie.nets.team import Block, TeamNetwork, join_blocks, team_blocks

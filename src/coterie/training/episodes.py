@@ -12,7 +12,6 @@ from torch import Tensor
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
 from coterie.functional.intervals import standard_error
-from coterie.functional.statistics import true_indices
 
 _MAX_LISTED_AGENTS = 16
 """Teams with more agents than this get no return per agent in the metrics."""
@@ -274,3 +273,19 @@ class EpisodeTracker:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state returned by `state_dict`."""
         self._sums = state["sums"].to(self._sums.device)
+
+
+def true_indices(mask: Tensor, count: int | None) -> Tensor:
+    """Returns the indices of the True entries of `mask` in ascending order, [count] int64.
+
+    A GPU computes them without a read by the host, for which `nonzero` would wait.
+
+    Args:
+        mask: Bool [M].
+        count: Number of True entries; None to read it.
+    """
+    if count is None or not mask.is_cuda:
+        return mask.nonzero().squeeze(-1)
+    place = torch.where(mask, mask.cumsum(0) - 1, count)  # False entries share the last place, which is dropped
+    index = torch.arange(len(mask), device=mask.device)
+    return torch.empty(count + 1, dtype=torch.int64, device=mask.device).scatter_(0, place, index)[:count]

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from coterie.functional.statistics import true_indices
+from coterie.training.episodes import true_indices
 from fakecuda import CUDA, fake_cuda
 
 MASKS = ([True, False, False, True, True], [False, False], [True, True, True], [])
