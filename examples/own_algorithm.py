@@ -12,13 +12,13 @@ import coterie
 from coterie.algos.algorithm import ALL_ACTIONS, Algorithm, AlgorithmContext, Capabilities, group_membership
 from coterie.algos.base_config import LearnerConfig
 from coterie.algos.optimizer import Optimizer, mean_metrics
+from coterie.algos.ppo import DecentralizedCritic
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator
 from coterie.core.types import Rollout
 from coterie.functional.policy_gradient import gae
 from coterie.functional.returns import agent_rewards, bootstrap_masks, valid_mask
 from coterie.functional.statistics import masked_mean, standardize
-from coterie.nets.value_critics import DecentralizedCritic
 from coterie.policies.stochastic import StochasticPolicy
 
 METRICS = ("loss/actor_critic", "policy/action_entropy")

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from algo_worlds import Everything, env_of
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.algos.graphed_steps import GraphedStep
+from coterie.algos.graphed import GraphedStep
 from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner, make_replay_buffer, skipped_timesteps
 from coterie.algos.qlearning import QLearningConfig
 from coterie.core.metrics import undeclared

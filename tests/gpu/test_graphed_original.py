@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.algos.graphed_steps import GraphedStep
+from coterie.algos.graphed import GraphedStep
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_map
 from fakecuda import CUDA, fake_cuda

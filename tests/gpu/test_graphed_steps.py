@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from algo_worlds import env_of
-from coterie.algos.graphed_steps import GraphedStep
+from coterie.algos.graphed import GraphedStep
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_map
 from fakecuda import CUDA, fake_cuda

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from coterie.algos.clipped_learner import random_parts
-from coterie.algos.graphed_steps import GraphedMinibatches
+from coterie.algos.graphed import Graphed, GraphedMinibatches, StaticInputs
 from coterie.algos.optimizer import Optimizer
 from coterie.core.errors import UserError
-from coterie.core.graphed import Graphed, StaticInputs
 from coterie.core.tree import register_pytree, tree_map
 from fakecuda import CUDA, fake_cuda
 from graph_training import LEARNERS, Training, assert_updates_are_those_without_graphs

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from coterie.algos.graphed import Graphed, StaticInputs
 from coterie.core.errors import UserError
-from coterie.core.graphed import Graphed, StaticInputs
 from coterie.core.tree import tree_map
 from graph_rollouts import CASES, assert_rollouts_are_those_without_graphs
 from graph_training import (

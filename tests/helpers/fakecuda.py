@@ -23,7 +23,7 @@ from torch.utils._cxx_pytree import tree_flatten, tree_leaves, tree_map, tree_un
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import coterie
-from coterie.core import graphed
+from coterie.algos import graphed
 from fakegraph import CaptureError, Recording
 
 aten = torch.ops.aten

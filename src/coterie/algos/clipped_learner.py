@@ -12,13 +12,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from coterie.algos.algorithm import AlgorithmContext, CloningOptimizer, ValueEstimator, require_equal_spaces
-from coterie.algos.graphed_steps import GraphedMinibatches
+from coterie.algos.graphed import GraphedFunction, GraphedMinibatches
 from coterie.algos.on_policy import OnPolicyConfig, OnPolicyLearner, own_parts, partition, permutation, require_samples
 from coterie.algos.optimizer import Optimizer
 from coterie.algos.reward_streams import RewardStream, RewardStreams
 from coterie.algos.sequences import actor_states, sequence_length, split_into_sequences
 from coterie.config.needs import CONTINUOUS, Needs
-from coterie.core.graphed import GraphedFunction
 from coterie.core.seeds import restore
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, register_pytree, tree_map

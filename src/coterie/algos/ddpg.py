@@ -34,7 +34,7 @@ from coterie.algos.algorithm import (
     require_equal_spaces,
 )
 from coterie.algos.base_config import CriticConfig
-from coterie.algos.graphed_steps import StepResult
+from coterie.algos.graphed import StepResult
 from coterie.algos.learner import CentralState, critic_first
 from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.algos.algorithm import Algorithm, AlgorithmContext, CloningLearner
 from coterie.algos.base_config import LearnerConfig
-from coterie.algos.graphed_steps import GraphedStep, Result
+from coterie.algos.graphed import GraphedStep, Result
 from coterie.algos.optimizer import mean_metrics
 from coterie.algos.other_teams import GlobalCriticLearner
 from coterie.core.errors import UserError

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coterie.algos.algorithm import AlgorithmContext, group_membership, learns_common_reward
 from coterie.algos.base_config import Derived, LearnerConfig, RunFacts, Units
-from coterie.algos.graphed_steps import Step
+from coterie.algos.graphed import Step
 from coterie.algos.learner import Learner
 from coterie.algos.optimizer import Optimizer, TargetNetwork
 from coterie.algos.other_teams import OtherTeamsReader

@@ -28,7 +28,7 @@ from coterie.algos.algorithm import (
     require_equal_spaces,
 )
 from coterie.algos.base_config import Derived, RunFacts, Units, module_factory
-from coterie.algos.graphed_steps import StepResult
+from coterie.algos.graphed import StepResult
 from coterie.algos.learner import CentralState
 from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled

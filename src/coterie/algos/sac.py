@@ -33,7 +33,7 @@ from coterie.algos.algorithm import (
     require_equal_spaces,
 )
 from coterie.algos.base_config import CriticConfig
-from coterie.algos.graphed_steps import StepResult
+from coterie.algos.graphed import StepResult
 from coterie.algos.learner import CentralState
 from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled

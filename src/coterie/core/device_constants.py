@@ -1,8 +1,7 @@
 """Constants and numbers that operations on a device read without a copy from the host.
 
 Constant tensors are copied to a device once, because a copy per step could not be part of a CUDA graph. Numbers that
-change between the calls of a captured or traced function are tensors there, see `coterie.core.graphed` and
-`coterie.kernels.tracing`.
+change between the calls of a function that is captured as a CUDA graph or traced are tensors there.
 """
 
 from __future__ import annotations

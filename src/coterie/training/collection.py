@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from coterie.algos.graphed import Graphed, StaticInputs
 from coterie.core.errors import EnvironmentFailedError
-from coterie.core.graphed import Graphed, StaticInputs
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Timestep
 from coterie.envs.contract.captured import CapturableEnv
