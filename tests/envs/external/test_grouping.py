@@ -101,15 +101,16 @@ def test_an_unknown_word_is_refused_with_the_choices() -> None:
 def test_an_agent_learns_from_rewards_of_other_roles_only_if_they_are_shared(teams: str, learns: bool) -> None:
     result = coterie.train(
         env={"name": RELAY, "teams": teams}, algo={"name": "ippo", "lr": 0.01, "rollout_length": 8},
-        steps=3000, num_envs=16, eval={"episodes": 64, "mode": "sample", "every": 0}, progress="off", seed=1,
+        steps=3000, num_envs=16, eval={"episodes": 64, "mode": "sample", "every": 0}, progress="off", seed=1, threads=1,
+        log={"tensorboard": False},
     )  # fmt: skip
     found = coterie.evaluate(result.run, episodes=200, mode="sample")["teams"]
     best = found["all" if teams == "shared" else "carrier"]["return_mean"]
     assert best > 2.7 if learns else best < 2.2  # of 3; a random scout earns 1.5
 
 
-ON_POLICY = ("ppo", "ippo", "mappo", "coma", "poca")
-OFF_POLICY = ("ddqn", "iql", "vdn", "qmix", "qplex", "wqmix", "ddpg", "maddpg", "td3", "matd3", "sac", "masac")
+ON_POLICY = ("ippo", "mappo", "coma", "poca")
+OFF_POLICY = ("iql", "qmix", "matd3", "masac")
 
 
 @pytest.mark.slow
