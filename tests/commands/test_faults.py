@@ -21,16 +21,13 @@ from coterie.core.errors import NonFiniteError, UserError
 from coterie.core.process import interruptible
 from coterie.core.types import Rollout
 from coterie.runs.checkpoints import Checkpoints
-from tinyruns import Process, all_finite, assert_same, checkpoint_state, log_entries, stop_at, tiny, train
+from tinyruns import Process, all_finite, assert_same, checkpoint_state, log_entries, tiny, tiny_run, train
 
 
 @pytest.fixture
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stopped(tmp_path: Path) -> Path:
     """An unfinished run with at least two checkpoints."""
-    with monkeypatch.context() as patch:
-        stop_at(patch, 150)
-        train(tmp_path / "run", "steps=400", "checkpoint.every=40")
-    return tmp_path / "run"
+    return tiny_run(tmp_path / "run", "steps=400", "checkpoint.every=40", stop=150)
 
 
 def steps_of(out: Path) -> list[int]:

@@ -19,16 +19,13 @@ from coterie.commands import train as training
 from coterie.config.sources import flatten
 from coterie.config.trust import code_names, is_address, signature
 from coterie.core.errors import UserError
-from tinyruns import Process, assert_same, checkpoint_state, log_entries, stop_at, tiny, train
+from tinyruns import Process, assert_same, checkpoint_state, log_entries, stop_at, tiny, tiny_run, train
 
 
 @pytest.fixture
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stopped(tmp_path: Path) -> Path:
     """An unfinished run with at least two checkpoints."""
-    with monkeypatch.context() as patch:
-        stop_at(patch, 150)
-        train(tmp_path / "run", "steps=400", "checkpoint.every=40")
-    return tmp_path / "run"
+    return tiny_run(tmp_path / "run", "steps=400", "checkpoint.every=40", stop=150)
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "lock"])
@@ -209,7 +206,7 @@ RPS = ("env=matrix/rock_paper_scissors", "algo=ippo", "eval.every=40", "checkpoi
 def corrupt(tmp_path: Path) -> Path:
     """A run of two teams whose best and last checkpoints are corrupt, but not all."""
     out = tmp_path / "rps"
-    train(out, *RPS, "checkpoint.keep=true")
+    tiny_run(out, *RPS, "checkpoint.keep=true")
     folder = out / "checkpoints"
     names = {(folder / pointer).read_text().strip() for pointer in ("best", "best-row", "best-column", "last")}
     for name in names:
@@ -245,8 +242,10 @@ def test_another_checkpoint_than_a_corrupt_one_is_used_with_a_warning(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("checkpoint", ["best", "last", "steps"])
+@pytest.mark.parametrize(
+    ("checkpoint", "command"),
+    [*(("best", command) for command in COMMANDS), ("last", "evaluate"), ("steps", "evaluate")],
+)
 def test_a_corrupt_checkpoint_that_is_named_is_refused(
     checkpoint: str, command: str, corrupt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,13 +284,20 @@ def test_an_intact_run_has_no_warnings(tmp_path: Path, capsys: pytest.CaptureFix
 COUNTER = ("env=worlds:counter", "algo=ippo", "eval.every=0")
 
 
-@pytest.fixture
-def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def foreign_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a user's environment that was created with another key."""
-    with monkeypatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path / "other-state"))
-        train(tmp_path / "foreign", *COUNTER)
-    return tmp_path / "foreign"
+    folder = tmp_path_factory.mktemp("other-user")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        train(folder / "foreign", *COUNTER)
+    return folder / "foreign"
+
+
+@pytest.fixture
+def foreign(foreign_once: Path, tmp_path: Path) -> Path:
+    """A copy of that run."""
+    return Path(shutil.copytree(foreign_once, tmp_path / "foreign"))
 
 
 OPENING = {
@@ -419,7 +425,7 @@ def _with_environment(run: Path, name: str) -> None:
 def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module in the current folder that must not be imported, next to a run."""
     (tmp_path / "trap.py").write_text("raise RuntimeError('imported')\n")
-    train(tmp_path / "run")
+    tiny_run(tmp_path / "run")
     monkeypatch.setattr("sys.path", [place for place in sys.path if place not in ("", str(tmp_path))])
     monkeypatch.chdir(tmp_path)
     return tmp_path

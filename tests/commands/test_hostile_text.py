@@ -12,7 +12,7 @@ from coterie.__main__ import main
 from coterie.core.errors import UserError
 from coterie.imitation.demonstrations import METADATA_KEY, Demos
 from mutations import assert_one_line
-from tinyruns import train
+from tinyruns import tiny_run
 
 ESCAPE = "\x1b]0;title\x07\u202e"
 """Sets the title of a terminal, and reverses the order of the text after it."""
@@ -46,8 +46,7 @@ def assert_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A finished run without curves."""
-    train(tmp_path / "run", "env=matrix/rock_paper_scissors", "algo=ippo")
-    return tmp_path / "run"
+    return tiny_run(tmp_path / "run", "env=matrix/rock_paper_scissors", "algo=ippo")
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -11,15 +11,14 @@ import torch
 from coterie.commands import train as training
 from coterie.core.errors import UserError
 from coterie.core.metrics import undeclared
-from tinyruns import assert_same, checkpoint_state, log_entries, tiny, train
+from tinyruns import assert_same, checkpoint_state, log_entries, tiny, tiny_run, train
 
 TAG = ("env=particle/simple_tag", "algo=mappo", "steps=160")
 
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
-    train(tmp_path / "trained", *TAG)
-    return tmp_path / "trained"
+    return tiny_run(tmp_path / "trained", *TAG)
 
 
 def names_of(out: Path) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import functools
 import gc
@@ -10,8 +11,10 @@ import json
 import multiprocessing
 import os
 import resource
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +95,29 @@ def tiny(*settings: str) -> list[str]:
 def train(out: Path, *settings: str) -> training.TrainingResult:
     """Trains a tiny run in the folder `out`."""
     return training.train(resolve([*tiny(*settings), f"out={out}"]))
+
+
+def tiny_run(out: Path, *settings: str, stop: int | None = None) -> Path:
+    """Copies a tiny run to `out` that is trained once per process and these settings, for tests of finished runs.
+
+    Args:
+        out: Folder of the copy, which is also returned.
+        settings: Settings of the run.
+        stop: Number of steps at which the run is stopped before its end.
+    """
+    shutil.copytree(_tiny_run(settings, stop), out)
+    return out
+
+
+@functools.cache
+def _tiny_run(settings: tuple[str, ...], stop: int | None) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="coterie-trained-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with pytest.MonkeyPatch.context() as patch:
+        if stop is not None:
+            stop_at(patch, stop)
+        train(folder / "run", *settings)
+    return folder / "run"
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:

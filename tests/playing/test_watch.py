@@ -28,7 +28,7 @@ from coterie.playing.page import Address
 from coterie.playing.watch import Watcher, WatchOptions, watch
 from coterie.playing.watched_run import WatchedRun
 from coterie.runs.snapshots import SNAPSHOT, PolicySnapshots
-from tinyruns import tiny, train
+from tinyruns import tiny, tiny_run
 
 END = 156
 """Environment steps of the run at its end: rollouts of 40 steps, less when episodes restart."""
@@ -37,9 +37,8 @@ END = 156
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A finished run of two teams."""
-    out = tmp_path / "run"
-    train(out, "env=particle/simple_tag", "algo=ippo", "eval.every=40", "checkpoint.every=40", "steps=120")
-    return out
+    settings = ("env=particle/simple_tag", "algo=ippo", "eval.every=40", "checkpoint.every=40", "steps=120")
+    return tiny_run(tmp_path / "run", *settings)
 
 
 def parse(message: bytes) -> dict[str, Any]:
