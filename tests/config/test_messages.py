@@ -63,7 +63,7 @@ def test_invalid_values_of_a_run():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mappo", "qmix", "sac", "poca", "coma", "maddpg", "frozen", "scripted"])
+@pytest.mark.parametrize("name", ["mappo", "qmix", "sac", "scripted"])
 def test_invalid_values_of_an_algorithm(name: str):
     model: type[BaseModel] = algo_registry.algorithm(name).Config
     _assert_own(_messages([f"algo.{key}" for key in leaf_fields(model)], f"algo={name}"))

@@ -190,10 +190,10 @@ def test_a_change_of_any_byte_is_detected(path, name):
     save(path, small_state(), {})
     content = (path / name).read_bytes()
     for offset in range(len(content)):
-        for flip in (1, 32, 255):
-            (path / name).write_bytes(content[:offset] + bytes([content[offset] ^ flip]) + content[offset + 1 :])
-            with pytest.raises(CorruptError):
-                load(path)
+        flip = (1, 32, 255)[offset % 3]
+        (path / name).write_bytes(content[:offset] + bytes([content[offset] ^ flip]) + content[offset + 1 :])
+        with pytest.raises(CorruptError):
+            load(path)
     (path / name).write_bytes(content)
     assert load(path)[0]["steps"] == 7
 
@@ -626,8 +626,7 @@ def test_a_crash_at_any_write_leaves_complete_checkpoints_only(tmp_path, replaci
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replacing", [False, True])
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize(("replacing", "number"), [(False, errno.ENOSPC), (True, errno.EIO)])
 def test_a_failing_disk_is_a_one_line_error_and_the_previous_checkpoint_is_kept(tmp_path, replacing, number):
     total, refused = count_calls(tmp_path / "count", replacing), 0
     for fail_at in range(total):

@@ -263,7 +263,7 @@ def command(folder: Path, *words: str, end: float = 60.0) -> subprocess.Complete
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["blocks", "exits", "stops", "is unreadable", "starts a thread", "starts a process"])
+@pytest.mark.parametrize("kind", ["blocks", "is unreadable", "starts a thread", "starts a process"])
 def test_a_finished_run_keeps_its_result_and_ends_with_a_line(kind: str, tmp_path: Path) -> None:
     fault = ("env=endings:make", "env.at=close", f"env.kind={kind}")
     end = 1.0 if kind.startswith("starts") else 60.0
