@@ -34,8 +34,9 @@ def each(cases):
     return [pytest.param(case, marks=() if case in FAST else pytest.mark.slow) for case in cases]
 
 
-@pytest.mark.parametrize("case", each(ON_POLICY))
+@pytest.mark.parametrize("case", each(case for case in ON_POLICY if case not in EQUAL_MINIBATCHES))
 def test_targets_are_those_without_graphs_bit_for_bit(cuda, case):
+    """Where training is not compared bit for bit."""
     assert_targets_are_those_without_graphs(case, CUDA, rtol=0, atol=0)
 
 

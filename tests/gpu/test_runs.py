@@ -30,7 +30,6 @@ REPLAY = {"algo.learning_starts": 0, "algo.buffer_size": 1000, "algo.batch_size"
     "settings",
     [
         {"algo": "mappo", "algo.rnn": "gru", "algo.normalize_obs": True},
-        {"algo": "ippo", "rewards.icm.weight": 0.1, "rewards.rnd.weight": 0.1},
         {"algo": "qmix", "algo.learning_starts": 0, "algo.buffer_size": 1000},
     ],
     ids=lambda settings: settings["algo"],
