@@ -17,7 +17,7 @@ from coterie.envs.make import make
 from coterie.policies.base import RandomPolicy
 from coterie.training.collector import Collector
 from learners import collect_rollout, targets_of
-from preset_learners import LEARNERS, preset_learner, supports_actions, supports_rnn
+from preset_learners import FAMILIES_AND_NETWORKS, preset_learner
 
 CPU = torch.device("cpu")
 
@@ -112,14 +112,9 @@ def test_a_sticky_action_does_not_reach_the_next_life():
     assert taken[1::2] == taken[:-1:2]
 
 
-CASES = [(name, rnn) for name in LEARNERS for rnn in ("none", "gru") if supports_rnn(name, rnn)]
-
-
-@pytest.mark.parametrize(("name", "rnn"), CASES)
-def test_every_algorithm_learns_from_lives_that_follow_at_once(name: str, rnn: str):
+@pytest.mark.parametrize(("name", "rnn"), FAMILIES_AND_NETWORKS)
+def test_every_family_of_algorithms_learns_from_lives_that_follow_at_once(name: str, rnn: str):
     env = make(ARENA, {"teams": "shared"}, 8)
-    if not supports_actions(name, "discrete"):
-        pytest.skip("no choices")
     algorithm = preset_learner(name, env, rnn)
     collector = Collector(env, {"all": algorithm.policy}, seed=0)
     for k in range(2):

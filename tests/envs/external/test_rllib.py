@@ -19,7 +19,7 @@ from coterie.envs.external.rllib import RllibEnv, is_rllib
 from coterie.envs.make import make
 from coterie.training.collector import Collector
 from learners import collect_rollout
-from preset_learners import LEARNERS, preset_learner, supports_actions, supports_rnn
+from preset_learners import FAMILIES_AND_NETWORKS, preset_learner
 from tinyruns import train
 
 WORLDS = "rllibworlds"
@@ -81,13 +81,8 @@ def test_the_contract_of_environments_holds(simultaneous: bool):
     assert [finding for finding in own.findings if finding.severity == "error"] == []
 
 
-CASES = [(name, rnn) for name in LEARNERS for rnn in ("none", "gru") if supports_rnn(name, rnn)]
-
-
-@pytest.mark.parametrize(("name", "rnn"), CASES)
-def test_every_algorithm_learns_from_agents_that_wait(name: str, rnn: str):
-    if not supports_actions(name, "discrete"):
-        pytest.skip("no choices")
+@pytest.mark.parametrize(("name", "rnn"), FAMILIES_AND_NETWORKS)
+def test_every_family_of_algorithms_learns_from_agents_that_wait(name: str, rnn: str):
     env = make(ROTA, {}, 8)
     algorithm = preset_learner(name, env, rnn)
     collector = Collector(env, {"worker": algorithm.policy}, seed=0)
@@ -97,10 +92,11 @@ def test_every_algorithm_learns_from_agents_that_wait(name: str, rnn: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algo", "least"), [("ippo", 21), ("iql", 17)])
-def test_the_task_is_learned(algo: str, least: float):
+@pytest.mark.parametrize(("algo", "steps", "least"), [("ippo", 12_000, 21), ("iql", 40_000, 17)])
+def test_the_task_is_learned(algo: str, steps: int, least: float):
     """The best return is 12 + 6 + 4: every right action of an agent that is observed earns 1. Random play gets 11."""
-    result = coterie.train(env=ROTA, algo=algo, steps=40_000, num_envs=8, seed=1)
+    evaluation = {"every": steps // 2, "episodes": 64}
+    result = coterie.train(env=ROTA, algo=algo, steps=steps, num_envs=8, seed=1, threads=1, eval=evaluation)
     assert result.summary.teams[0].now > least
 
 
