@@ -17,12 +17,10 @@ SPREAD = ("env=particle/simple_spread",)
 TAG = ("env=particle/simple_tag",)
 GRU = ("algo.rnn=gru", "algo.rnn_size=6")
 CASES = {
-    "feed-forward": (*SPREAD, "algo=mappo"),
     "decentralized critic, unshared, normalized observations": (
         *(*SPREAD, "algo=ippo", "algo.share_params=none", "algo.normalize_obs=true"),
         *("algo.lr_schedule=linear", "algo.entropy_schedule=linear"),
     ),
-    "gru": (*SPREAD, *GRU, "algo=mappo"),
     "lstm in sequences": (*SPREAD, "algo=ippo", "algo.rnn=lstm", "algo.rnn_size=6", "algo.sequence_length=5"),
     "state critic, continuous": (*SPREAD, "algo=mappo", "algo.critic=state", "env.actions=continuous"),
     "two teams": (*TAG, "algo=mappo", "algo.normalize_obs=true"),
@@ -34,8 +32,7 @@ CASES = {
         *(*TAG, "algo=mappo"),
         *("teams.agent.algo=ippo", "teams.agent.algo.hidden_sizes=[5]", "teams.agent.algo.rollout_length=20"),
     ),
-    "metrics pending": (*SPREAD, "algo=mappo", "log.every=3"),
-    "greedy evaluation": (*SPREAD, "algo=mappo", "eval.mode=greedy"),
+    "feed-forward, metrics pending, greedy evaluation": (*SPREAD, "algo=mappo", "log.every=3", "eval.mode=greedy"),
 }
 
 
@@ -104,12 +101,12 @@ def test_a_signal_stops_after_a_rollout_and_suggests_how_to_resume(number: signa
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_twenty_random_moments_is_bit_identical(tmp_path: Path) -> None:
+def test_a_run_killed_at_ten_random_moments_is_bit_identical(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     train(whole, *COMBINED)
     draw = random.Random(0)
     kills = runs = 0
-    while kills < 20:
+    while kills < 10:
         out, done = tmp_path / f"run{runs}", False
         runs += 1
         while not done:
@@ -125,7 +122,7 @@ def test_a_run_killed_at_twenty_random_moments_is_bit_identical(tmp_path: Path) 
             done = not killed
         assert_same(checkpoint_state(whole), checkpoint_state(out))
         assert log_entries(whole) == log_entries(out)
-    assert kills >= 20
+    assert kills >= 10
 
 
 @pytest.mark.slow

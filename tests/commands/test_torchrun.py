@@ -20,7 +20,7 @@ from places import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")]
 
 _WORDS = (
-    *("algo=mappo", "env=particle/simple_spread", "num_envs=4", "algo.rollout_length=25", "steps=3000", "device=cpu"),
+    *("algo=mappo", "env=particle/simple_spread", "num_envs=4", "algo.rollout_length=25", "steps=2000", "device=cpu"),
     *("threads=1", "eval.every=0", "checkpoint.every=200", "checkpoint.policy_seconds=0", "algo.hidden_sizes=[16]"),
     *("log.tensorboard=false", "progress=off"),
 )
@@ -46,12 +46,19 @@ def _process_of(rank: int, launcher: int) -> int:
     return found
 
 
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of two ranks that are not killed."""
+    run = tmp_path_factory.mktemp("reference") / "run"
+    assert _start(run).wait() == 0
+    return run
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_ranks_that_are_started_again_end_the_run_with_the_same_bits(
-    kill_runs: ModuleType, tmp_path: Path, rank: int
+    kill_runs: ModuleType, reference: Path, tmp_path: Path, rank: int
 ) -> None:
-    reference, run = tmp_path / "reference", tmp_path / "run"
-    assert _start(reference).wait() == 0
+    run = tmp_path / "run"
     with _start(run) as launcher:
         until = time.monotonic() + 120
         while not (run / "checkpoints" / "last").exists() and time.monotonic() < until:
