@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from coterie.algos import registry
 from places import ROOT
 
 ALGORITHMS = ("mappo", "ippo", "maa2c", "ia2c", "poca", "coma", "qmix", "vdn", "iql", "qplex", "maddpg", "masac")
@@ -33,13 +34,20 @@ def test_every_algorithm_that_learns_is_reported(scripts: Any) -> None:
     assert (scripts.defaults.DISCRETE, scripts.defaults.CONTINUOUS) == (ALGORITHMS, CONTINUOUS)
 
 
+FEWER = {"particle/simple_crypto": 10_000, "matrix/penalty": 6_000}
+"""Steps of algorithms with a replay buffer, which need fewer of them and several times as long for each."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", sorted({*ALGORITHMS, *CONTINUOUS}))
 def test_with_its_defaults_no_algorithm_ends_below_the_random_policy(scripts: Any, algo: str) -> None:
     """On three tasks of discrete actions, or one of continuous actions, in short runs with a fixed seed."""
     for task in scripts.default_tasks.SMALL:
         if (algo in ALGORITHMS) == (task.actions == "discrete"):
-            job = scripts.defaults.Job(algo, task, "default", (), seed=1000)
+            replays = "buffer_size" in registry.algorithm(algo).Config.model_fields
+            steps = FEWER.get(task.env, task.steps) if replays else task.steps
+            settings = (f"steps={steps}", f"eval.every={steps}")  # evaluated at the end only
+            job = scripts.defaults.Job(algo, task, "default", settings, seed=1000)
             found = scripts.defaults.train(task.team, job.words)
             assert found["score"] >= found["random"], task.name
 
