@@ -392,19 +392,6 @@ def test_environments_are_filtered_by_name(capsys: pytest.CaptureFixture[str]):
     assert "simple_tug: no environment has a name with this text." in capsys.readouterr().err
 
 
-def test_no_help_text_breaks_lines_within_a_paragraph():
-    """Typer keeps the line breaks of all paragraphs but the first."""
-    group: Any = typer.main.get_command(app)
-    commands = {**group.commands, **group.commands["list"].commands}
-    broken = {
-        name: paragraph
-        for name, command in commands.items()
-        for paragraph in (command.help or "").split("\n\n")[1:]
-        if "\n" in paragraph.strip()
-    }
-    assert broken == {}
-
-
 @pytest.mark.parametrize("words", [["--help"], ["list", "algos"]])
 def test_help_and_the_list_of_algorithms_do_not_import_torch(words: list[str]):
     program = f"import sys, coterie.__main__ as m; m.main({words}); print('torch' in sys.modules)"
@@ -424,21 +411,6 @@ def test_the_help_groups_all_commands_with_one_line_each(
     listed = [line.split()[0] for group in groups for line in group[1:]]
     assert sorted(listed) == sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     assert all(line.endswith(".") and len(line) <= 80 for group in groups for line in group[1:])
-
-
-@pytest.mark.parametrize("command", ["train", "compare", "evaluate", "tune", "play", "list envs"])
-def test_descriptions_of_options_have_most_of_80_columns(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main([*command.split(), "--help"]) == 0
-    output = capsys.readouterr().out
-    assert max(map(len, output.splitlines())) <= 80
-    options = output.partition("\nOptions\n")[2].partition("\n\n")[0].splitlines()
-    assert all(line[:26].strip() == "" or line.startswith("  --") for line in options)
-    starts = [len(line) - len(line.lstrip()) for line in options if not line.startswith("  --")]
-    assert set(starts) <= {26, *starts[:1]}  # one column of descriptions
-    assert max(starts, default=0) <= 26
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import torch
 from gymnasium import spaces
 
 from algo_worlds import Everything, Probe, env_of
-from coterie.algos import registry
 from coterie.config.imitation import ImitationConfig
 from coterie.core.types import Action
 from coterie.imitation.cloning import BehaviorCloner
@@ -20,7 +19,6 @@ from preset_learners import preset_learner
 from rule_policy import Rule
 
 CPU = torch.device("cpu")
-LEARNERS = [name for name in registry.ALGOS if registry.algorithm(name).capabilities.learns]
 FAMILIES = ("mappo", "poca", "coma", "iql", "qmix", "maddpg", "masac")
 """One algorithm for each kind of cloning loss and optimizer."""
 
@@ -96,19 +94,6 @@ def test_only_recurrent_policies_clone_a_rule_about_the_past(name):
     without, _ = pretrained(name, env, demos, "none", 100)
     assert with_memory > 0.95
     assert without < 0.8
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_all_algorithms_can_be_pretrained(name):
-    world = Everything("continuous" if "discrete" not in registry.algorithm(name).capabilities.actions else "discrete")
-    learner = registry.algorithm(name)
-    if not learner.capabilities.multi_agent:
-        world = Probe(lambda x, age: x.view(-1, 1, 1), lambda x, age, d, c: x.view(-1, 1))
-    SPECS.update({role.name: role.action for role in world.spec.roles})
-    env, demos = played(world, follow_rule, episodes=4)
-    accuracy, built = pretrained(name, env, demos, "none", 2)
-    assert 0 <= accuracy <= 1
-    assert built.policy.cloning_loss
 
 
 def test_actions_of_dead_agents_have_no_effect():
