@@ -22,9 +22,14 @@ from coterie.envs.external.workers import processes
 from coterie.kernels import switch
 
 LONGEST = [
+    "test_defaults.py",
     "test_docs.py",
+    "test_torchrun.py",
+    "test_graphed_steps.py",
     "test_benchmark.py",
     "test_resume.py",
+    "test_tune.py",
+    "test_ray_sweep.py",
     "test_ray_workers.py",
     "test_hostile_runs.py",
     "test_probes.py",
