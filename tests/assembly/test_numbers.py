@@ -64,6 +64,10 @@ def numeric_keys(model: type, prefix: str = "") -> list[str]:
     return [key for key, field in leaf_fields(model, prefix).items() if is_numeric(field)]
 
 
+ALGORITHMS = {algo_registry.algorithm(name).Config: name for name in (*algo_registry.ALGOS, *algo_registry.VARIANTS)}
+"""An algorithm for each class of settings."""
+
+
 def test_senseless_numbers_of_a_run_are_refused():
     keys = [key for key in numeric_keys(RunConfig) if key not in UNBOUNDED and not key.startswith("teams.")]
     metric = "alternate.until.metric=rollout/return_mean"
@@ -75,7 +79,7 @@ def test_senseless_numbers_of_a_run_are_refused():
     assert accepted(["seed"], ["-1", "9223372036854775808", "1e300", "nan", *MISSPELLED]) == []
 
 
-@pytest.mark.parametrize("name", [*algo_registry.ALGOS, *algo_registry.VARIANTS])
+@pytest.mark.parametrize("name", ALGORITHMS.values())
 def test_senseless_numbers_of_an_algorithm_are_refused(name: str):
     keys = numeric_keys(algo_registry.algorithm(name).Config, "algo.")
     assert accepted(keys, [*SENSELESS, *TINY, MISSPELLED[0]], f"algo={name}") == []

@@ -42,14 +42,10 @@ OFF_POLICY = tuple(
 ) + ("algo.learning_starts=0", "algo.batch_size=4", "algo.buffer_size=400")
 
 ALGORITHMS = [
-    ("ippo", TINY),
     ("mappo", (*TINY, "algo.rnn=gru", "algo.rnn_size=8")),
-    ("mappo", (*TINY, "algo.share_params=none")),
-    ("poca", TINY),
+    ("poca", (*TINY, "algo.share_params=none")),
     ("coma", TINY),
     ("qmix", (*OFF_POLICY, "algo.rnn=gru", "algo.rnn_size=8")),
-    ("iql", OFF_POLICY),
-    ("maddpg", OFF_POLICY),
     ("matd3", OFF_POLICY),
     ("masac", OFF_POLICY),
 ]

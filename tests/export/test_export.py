@@ -30,9 +30,36 @@ CASES = [
     if supported(name, kind, rnn)
 ]
 
+CASES_OF_ALL_PARTS = [
+    ("ppo", "continuous", "none"),
+    ("ippo", "hybrid", "gru"),
+    ("mappo", "multi_discrete", "lstm"),
+    ("ia2c", "discrete", "none"),
+    ("maa2c", "discrete", "none"),
+    ("poca", "discrete", "none"),
+    ("coma", "discrete", "gru"),
+    ("coma", "multi_discrete", "lstm"),
+    ("coma", "discrete", "none"),
+    ("ddqn", "discrete", "none"),
+    ("iql", "multi_discrete", "gru"),
+    ("vdn", "discrete", "lstm"),
+    ("qmix", "discrete", "gru"),
+    ("qplex", "multi_discrete", "none"),
+    ("wqmix", "discrete", "gru"),
+    ("ddpg", "continuous", "none"),
+    ("maddpg", "hybrid", "gru"),
+    ("td3", "discrete", "none"),
+    ("matd3", "multi_discrete", "lstm"),
+    ("sac", "hybrid", "none"),
+    ("masac", "continuous", "gru"),
+    ("sac", "multi_discrete", "lstm"),
+    ("masac", "discrete", "none"),
+]
+"""Every algorithm, and for each kind of policy every action space and every recurrent layer: `test_onnx_graph.py`."""
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind", "rnn"), CASES)
+@pytest.mark.parametrize(("name", "kind", "rnn"), CASES_OF_ALL_PARTS)
 def test_numpy_exports_of_all_algorithms_act_alike(name, kind, rnn, tmp_path):
     env = everything(kind)
     policy = preset_learner(name, env, rnn).policy

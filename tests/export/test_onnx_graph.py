@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from export.test_export import CASES, ENVS, INPUTS, STEPS, network_policy
+from export.test_export import CASES, CASES_OF_ALL_PARTS, ENVS, INPUTS, STEPS, network_policy
 
 from algo_worlds import Everything, env_of
 from coterie.envs.make import make
@@ -12,36 +12,11 @@ from coterie.export.weights import NetworkDescription
 from exports import assert_same_rollouts, exported, scramble
 from preset_learners import LEARNERS, ImageAndVector, preset_learner
 
-ONNX_CASES = [  # every algorithm; for each kind of policy every action space and every recurrent layer
-    ("ppo", "continuous", "none"),
-    ("ippo", "hybrid", "gru"),
-    ("mappo", "multi_discrete", "lstm"),
-    ("ia2c", "discrete", "none"),
-    ("maa2c", "discrete", "none"),
-    ("poca", "discrete", "none"),
-    ("coma", "discrete", "gru"),
-    ("coma", "multi_discrete", "lstm"),
-    ("coma", "discrete", "none"),
-    ("ddqn", "discrete", "none"),
-    ("iql", "multi_discrete", "gru"),
-    ("vdn", "discrete", "lstm"),
-    ("qmix", "discrete", "gru"),
-    ("qplex", "multi_discrete", "none"),
-    ("wqmix", "discrete", "gru"),
-    ("ddpg", "continuous", "none"),
-    ("maddpg", "hybrid", "gru"),
-    ("td3", "discrete", "none"),
-    ("matd3", "multi_discrete", "lstm"),
-    ("sac", "hybrid", "none"),
-    ("masac", "continuous", "gru"),
-    ("sac", "multi_discrete", "lstm"),
-    ("masac", "discrete", "none"),
-]
 TWO_ROLES = {("ippo", "gru"), ("coma", "lstm"), ("qmix", "gru"), ("maddpg", "gru"), ("sac", "none")}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind", "rnn"), ONNX_CASES)
+@pytest.mark.parametrize(("name", "kind", "rnn"), CASES_OF_ALL_PARTS)
 def test_onnx_exports_of_all_algorithms_act_alike(name, kind, rnn, tmp_path):
     """Writing a graph takes seconds, the more the more roles it has, so that most have one role here."""
     env = env_of(Everything(kind, dead=0.0, scouts=(name, rnn) in TWO_ROLES), ENVS)
@@ -68,10 +43,10 @@ def parts(name, kind, rnn):
 
 
 @pytest.mark.slow
-def test_every_algorithm_is_exported_to_onnx_with_every_part_of_its_graphs():
+def test_every_algorithm_is_exported_with_every_part_of_its_networks():
     """Not every combination is exported; every part of it is, and so is every algorithm."""
-    covered = set().union(*(parts(*case) for case in ONNX_CASES))
-    assert {name for name, _, _ in ONNX_CASES} == set(LEARNERS)
+    covered = set().union(*(parts(*case) for case in CASES_OF_ALL_PARTS))
+    assert {name for name, _, _ in CASES_OF_ALL_PARTS} == set(LEARNERS)
     assert [case for case in CASES if not parts(*case) <= covered] == []
 
 

@@ -12,7 +12,12 @@ from coterie.reports.published import Level, load, names
 from places import ROOT
 
 TABLES = [load(name) for name in names()]
-CELLS = [(table, row, algo) for table in TABLES for row in table.rows.values() for algo in table.algorithms]
+ROWS = [
+    (table, row, table.algorithms[k % len(table.algorithms)])
+    for table in TABLES
+    for k, row in enumerate(table.rows.values())
+]
+"""Each row, and each algorithm with some rows."""
 
 
 def test_the_table_of_papoudakis_has_the_published_levels() -> None:
@@ -44,8 +49,8 @@ def test_later_settings_replace_earlier_ones() -> None:
     )
 
 
-@pytest.mark.parametrize(("table", "row", "algo"), CELLS, ids=lambda value: getattr(value, "name", value))
-def test_the_settings_of_every_value_are_valid(table, row, algo) -> None:
+@pytest.mark.parametrize(("table", "row", "algo"), ROWS, ids=lambda value: getattr(value, "name", value))
+def test_the_settings_of_every_row_are_valid(table, row, algo) -> None:
     config = resolve(table.settings(row, algo, table.steps(row, algo))).config
     assert (config.algo.name, config.steps) == (algo, table.steps(row, algo))
     assert config.env.name in registry.environments()
