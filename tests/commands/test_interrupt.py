@@ -74,8 +74,16 @@ def make(when="reset", number=15):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize(("when", "is_new"), [("make", True), ("reset", True), ("reset", False)])
+@pytest.mark.parametrize(
+    ("number", "when", "is_new"),
+    [
+        (signal.SIGINT, "make", True),
+        (signal.SIGHUP, "make", True),
+        (signal.SIGINT, "reset", True),
+        (signal.SIGTERM, "reset", True),
+        (signal.SIGHUP, "reset", False),
+    ],
+)
 def test_a_run_that_is_stopped_before_it_trains_removes_what_it_created(
     number: signal.Signals, when: str, is_new: bool, tmp_path: Path
 ):

@@ -66,8 +66,9 @@ def test_agents_truncated_on_their_own_may_show_their_last_observation_and_mask(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("actions", ["discrete", "continuous"])
-@pytest.mark.parametrize("name", sorted(SCENARIOS))
+@pytest.mark.parametrize(
+    ("name", "actions"), [*((name, "discrete") for name in sorted(SCENARIOS)), ("simple_world_comm", "continuous")]
+)
 def test_every_particle_scenario_passes(name: str, actions: str):
     params = {"episode_limit": LIMIT, "actions": actions}
     report = check(lambda n, seed: make(f"particle/{name}", params, n, seed, with_state=True), steps=20, num_envs=4)

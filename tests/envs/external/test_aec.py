@@ -82,9 +82,14 @@ def test_infos_of_none_are_empty():
     assert play({"attribute": "infos", "value": "none", "when": "step"}) == rewards
 
 
-@pytest.mark.parametrize("when", ["reset", "step"])
-@pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("attribute", [*DICTS, "agents", "agent_selection"])
+@pytest.mark.parametrize(
+    ("attribute", "value", "when"),
+    [
+        (attribute, value, ("reset", "step")[(k + j) % 2])
+        for k, attribute in enumerate([*DICTS, "agents", "agent_selection"])
+        for j, value in enumerate(VALUES)
+    ],
+)
 def test_an_attribute_of_a_wrong_kind_is_named(
     attribute: str, value: str, when: str, capsys: pytest.CaptureFixture[str]
 ):

@@ -292,8 +292,7 @@ class Old(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, {}
 
 
-@pytest.mark.parametrize("as_list", [False, True])
-@pytest.mark.parametrize("is_continuous", [False, True])
+@pytest.mark.parametrize(("is_continuous", "as_list"), [(False, True), (True, False)])
 @pytest.mark.parametrize("kind", PAIRS)
 def test_an_old_reset_is_recognized_whatever_it_returns(
     kind: str, is_continuous: bool, as_list: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +143,7 @@ def test_a_failing_ray_worker_of_one_half_loses_only_its_own_environments(caplog
     env.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("message", REQUESTS)
+@pytest.mark.parametrize(("message", "number"), [*zip(REQUESTS, cycle([signal.SIGKILL, signal.SIGSTOP]), strict=False)])
 def test_a_ray_worker_that_fails_at_any_message_outside_a_step_is_replaced(message: str, number: int):
     env = ray_backend("gym/CartPole-v1", num_envs=4, count=2, timeout=2.0)
     pids = env.backend.pids  # pyright: ignore[reportAttributeAccessIssue]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import numpy as np
@@ -228,8 +228,7 @@ def test_the_last_joint_action_is_observed_if_requested():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("last_action", [False, True])
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(("name", "last_action"), [*zip(SCENARIOS, cycle([False, True]), strict=False)])
 def test_every_game_passes_the_environment_check(name: str, last_action: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("coterie.checks.environment.contract.MIN_SPEED", 0)
     params = {"last_action": last_action} | ({} if name == "two_step" else {"episode_limit": 3})
@@ -266,8 +265,7 @@ def test_the_largest_allowed_game_can_be_created():
 # ------------------------------------------------------------------------------------------------------------ pictures
 
 
-@pytest.mark.parametrize("size", [64, 200, 480])
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(("name", "size"), [*zip(SCENARIOS, cycle([64, 200, 480]), strict=False)])
 def test_pictures_show_the_last_choices(name: str, size: int):
     env = make_env(name)
     pictures = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -192,8 +193,7 @@ def test_bodies_at_the_same_position_give_finite_numbers() -> None:
         assert bool(torch.isfinite(state["flat"]).all())
 
 
-@pytest.mark.parametrize("kind", ["discrete", "continuous"])
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(("scenario", "kind"), [*zip(SCENARIOS, cycle(["discrete", "continuous"]), strict=False)])
 def test_every_scenario_can_be_rendered(scenario: str, kind: str) -> None:
     world = make_world(scenario, actions=kind)
     env = WorldEnv(world, 3, seed=0)
