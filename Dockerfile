@@ -1,8 +1,8 @@
-# Coterie in a container. With the CPU build of PyTorch:
-#   docker build -t coterie .
+# Coterie in a container. With the CPU build of PyTorch, from PyTorch's index of CPU builds:
+#   docker build -t coterie --build-arg TORCH_INDEX=ADDRESS .
 #   docker run --rm -v "$PWD/runs:/coterie/runs" coterie train steps=1M out=runs/first
 # With CUDA, for `docker run --gpus all`:
-#   docker build -t coterie:cuda --build-arg BASE=nvidia/cuda:12.8.1-runtime-ubuntu24.04 --build-arg TORCH_INDEX= .
+#   docker build -t coterie:cuda --build-arg BASE=nvidia/cuda:12.8.1-runtime-ubuntu24.04 .
 ARG BASE=ubuntu:24.04
 
 FROM ${BASE} AS build
@@ -12,7 +12,7 @@ WORKDIR /source
 COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE CITATION.cff ./
 COPY src src
 # Without an index of CPU builds, pip installs PyTorch with its CUDA libraries.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH_INDEX=
 # The kernels are compiled into the image for these processor levels; empty for processors other than x86-64.
 ARG KERNELS="x86-64-v3 x86-64-v4"
 # For example [video,export]
