@@ -140,6 +140,7 @@ def test_a_function_of_a_notebook_is_recorded_and_passed_again(lab: Path, capsys
     assert sources["algo.network"]["name"] == name
     assert sources["algo.network"]["file"] == __file__
     callables._functions.clear()
+    capsys.readouterr()
     assert main(["resume", str(whole.run), "steps=160"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

@@ -212,7 +212,7 @@ def test_play_takes_the_code_and_prints_returns(tmp_path: Path, capsys: pytest.C
     callables._functions.clear()
     coterie.play(run, video=tmp_path / "game.gif", episodes=2, size=64, env=game)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["return of row", "return of column"]
+    assert [line.partition(":")[0] for line in lines] == ["team return of row", "team return of column"]
     assert "2 episodes" in lines[0]
 
 

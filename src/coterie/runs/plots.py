@@ -256,7 +256,7 @@ def _draw_row(
         if present:
             shown = [curve.smoothed(smooth).downsampled() for curve in curves]
             style = styles[name].of(row.team)
-            team = f"{name}, {row.team}" if style.color != styles[name].color else name
+            team = f"{name}, {printable(row.team)}" if style.color != styles[name].color else name
             drawn[_label(team, present, _has_error(shown))] = style, shown
     curves = [curve for _, members in drawn.values() for curve in members]
     for x, panel in axes.items():
