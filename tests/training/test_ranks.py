@@ -155,7 +155,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("case", _CASES)
 def test_updates_of_two_ranks_equal_those_of_one(case: str) -> None:
     assert _has_learned(_CASES[case])
-    assert _largest_difference(_CASES[case], 2) < 2e-6  # COMA: 1.2e-6 on an H200's machine
+    assert _largest_difference(_CASES[case], 2) < (2e-6 if case == "coma" else 1e-6)  # COMA: 1.2e-6 on one machine
 
 
 def test_every_algorithm_that_learns_has_a_case() -> None:
