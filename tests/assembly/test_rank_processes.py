@@ -23,6 +23,7 @@ from coterie.assembly.rank_processes import (
 from coterie.assembly.resolve import resolve
 from coterie.commands import resume_notes
 from coterie.commands import train as training
+from coterie.config.provenance import to_yaml
 from coterie.core.errors import UserError
 from coterie.kernels import native
 from coterie.kernels.build import KernelsUnavailableError
@@ -54,6 +55,20 @@ def test_torchrun_decides_the_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -
     assert with_launched_ranks(resolve(_SPREAD)).config.ranks == 3
     with pytest.raises(UserError, match="ranks=2: torchrun started 3"):
         with_launched_ranks(resolve([*_SPREAD, "ranks=2"]))
+
+
+def test_a_rank_has_the_origins_that_the_process_which_started_it_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not those of the file with all settings, none of which its user has given."""
+    resolved = resolve([*_SPREAD, "ranks=2"])
+    path = tmp_path / rank_processes.SETTINGS
+    path.write_text(to_yaml(resolved))
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setenv(rank_processes.SIZE, "2")
+    launched = with_launched_ranks(resolve([], config_file=path))
+    assert launched == resolved
+    assert launched.given == {"env.name", "algo.name", "num_envs", "ranks"}
 
 
 def test_a_rank_without_a_gpu_says_so_before_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:

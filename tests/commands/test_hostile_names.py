@@ -122,7 +122,7 @@ def test_a_run_is_exported_and_acts(case: str, form: str, tmp_path: Path):
     train(out, *settings(case))
     assert main(["export", str(out), "--format", form, "--out", str(tmp_path / "export")]) == 0
     plain = np.zeros(3, np.float32)
-    eyes = {"'pos.x'": [0.5], "pos.x": [0.1, 0.2], "pos.keys": [1, 0, 0], "items": [1, 0], "''": [0.0], "a/b": [1.0]}
+    eyes = {"pos": {"x": [0.1, 0.2], "keys": 0}, "pos.x": [0.5], "items": [1, 0], "": [0.0], "a/b": [1.0]}
     obs = {agent: eyes if agent in ("items", "train") else plain for agent in NAMES}
     actions = Player(tmp_path / "export", mode="sample").act(obs)
     assert actions.keys() == set(NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 import subprocess
@@ -9,6 +10,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import imageio_ffmpeg
 import numpy as np
@@ -127,6 +130,25 @@ def test_a_failure_leaves_the_older_file_unchanged(tmp_path: Path, suffix: str):
     assert path.read_bytes() == b"older"
 
 
+@pytest.fixture
+def encoders(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Closes the pipes to encoders. imageio leaves that of one that has ended already to the garbage collector."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(*args, **options))
+        return started[-1]
+
+    module = SimpleNamespace(**{name: getattr(subprocess, name) for name in ("PIPE", "TimeoutExpired")}, Popen=start)
+    monkeypatch.setattr(imageio_ffmpeg._io, "subprocess", module)
+    yield
+    for process in started:
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+
+
+@pytest.mark.usefixtures("encoders")
 @pytest.mark.parametrize("reads", ["", "cat > /dev/null; "])
 def test_an_encoder_failure_is_a_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], reads: str

@@ -239,6 +239,7 @@ def test_networks_of_the_user_are_exported_to_onnx_if_pytorch_can(
     (tmp_path / f"{module}.py").write_text(OWN_BODY.replace("{result}", result))
     monkeypatch.syspath_prepend(str(tmp_path))
     train(tmp_path / "run", "env=matrix/climbing", "algo=ippo", f"algo.network={module}:Body")
+    capsys.readouterr()
     out = tmp_path / "out"
     assert main(["export", str(tmp_path / "run"), "--out", str(out)]) == status
     if status:

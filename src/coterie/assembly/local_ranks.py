@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.assembly.core_sets import core_sets, pin
-from coterie.assembly.rank_processes import PARENT, RESULT, SIZE, has_finished, require_supported
+from coterie.assembly.rank_processes import PARENT, RESULT, SETTINGS, SIZE, has_finished, require_supported
 from coterie.assembly.result import RunResult
 from coterie.assembly.temporary_folders import temporary_folder
 from coterie.config.schema import RunConfig
@@ -60,8 +60,8 @@ def local_result(
     with temporary_folder("coterie-ranks-") as folder:
         command = [sys.executable, "-m", "coterie", *words]
         if resolved_yaml is not None:
-            write_text(folder / "config.yaml", resolved_yaml)
-            command += ["--config", str(folder / "config.yaml")]
+            write_text(folder / SETTINGS, resolved_yaml)
+            command += ["--config", str(folder / SETTINGS)]
         _run(command, config, folder)
         found = json.loads((folder / RESULT).read_text())
     run = RunFolder(Path(found["run"]))

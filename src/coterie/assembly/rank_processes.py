@@ -18,6 +18,7 @@ from torch.distributed.distributed_c10d import Store
 
 from coterie.assembly.resolve import Resolved
 from coterie.assembly.temporary_folders import temporary_folder
+from coterie.config import sources
 from coterie.config.provenance import to_yaml
 from coterie.config.schema import RunConfig
 from coterie.core.errors import ReportedError, UserError
@@ -39,6 +40,8 @@ SIZE = "COTERIE_RANKS"
 """Environment variable of a rank that a command of Coterie started: the number of ranks."""
 RESULT = "result.json"
 """File with the folder of the run and its exit code, for the process that started the ranks."""
+SETTINGS = "config.yaml"
+"""File with all settings of a new run, from the process that starts the ranks."""
 _TORCHRUN = "TORCHELASTIC_RUN_ID"
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -74,6 +77,9 @@ def with_launched_ranks(resolved: Resolved, *, is_new: bool = True) -> Resolved:
     if size != config.ranks:
         config = config.model_copy(update={"ranks": size})
     require_supported(config)
+    if is_new and FOLDER in os.environ:  # the file with all settings, in whose comments the origins stand
+        found = sources.from_file(Path(os.environ[FOLDER]) / SETTINGS, saved=True)
+        return Resolved(config, resolved.origins | {setting.key: setting.origin for setting in found})
     return replace(resolved, config=config)
 
 
