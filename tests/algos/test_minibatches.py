@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from coterie.algos.clipped_learner import acted_candidates, minibatches, random_parts
-from coterie.algos.on_policy import own_parts
+from coterie.algos.clipped_learner import acted_candidates
+from coterie.algos.on_policy import minibatches, own_parts, random_parts
 from coterie.algos.sequences import backward_in_time, minibatch_indices, select_envs
 from coterie.core.tree import register_pytree
 from coterie.core.types import Rollout

@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from algo_worlds import Everything, env_of
-from coterie.algos.clipped_learner import ClippedConfig
-from coterie.algos.on_policy import OnPolicyConfig, require_samples
+from coterie.algos.base_config import ClippedConfig, OnPolicyConfig
+from coterie.algos.on_policy import require_samples
 from coterie.algos.ppo import PPOConfig
 from coterie.algos.sequences import sequence_length
 from coterie.core.errors import UserError

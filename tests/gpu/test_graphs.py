@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from coterie.algos.clipped_learner import random_parts
 from coterie.algos.graphed import Graphed, GraphedMinibatches, StaticInputs
+from coterie.algos.on_policy import random_parts
 from coterie.algos.optimizer import Optimizer
 from coterie.core.errors import UserError
 from coterie.core.tree import register_pytree, tree_map

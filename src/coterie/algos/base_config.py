@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from coterie.algos.optimizer import Schedule
+from coterie.algos.replay.spec import Storage
 from coterie.config import user_code
-from coterie.config.needs import SEVERAL, Needs, needs_of
+from coterie.config.needs import CONTINUOUS, SEVERAL, Needs, needs_of
+from coterie.config.schema import Count
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import TeamSpec
@@ -33,6 +35,73 @@ declare(
         "value/q_taken_mean", "reward", "mean Q of the actions taken, after reward scaling", better=None, combine="mean"
     ),
     Metric("value/target_mean", "reward", "mean target of Q, after reward scaling", better=None, combine="mean"),
+    Metric(
+        "loss/value", "", "value loss on the scale that is learned, mean over the update", better="down", combine="mean"
+    ),
+    Metric(
+        "policy/kl",
+        "nat",
+        "estimated KL divergence from the policy that collected the rollout",
+        better=None,
+        combine="mean",
+    ),
+    Metric(
+        "policy/clip_fraction",
+        "share",
+        "samples whose policy ratio is outside the clip range",
+        better=None,
+        combine="mean",
+    ),
+    Metric(
+        "value/explained_variance",
+        "share",
+        "variance of the returns that the values explain; 1 is all",
+        better="up",
+        combine="mean",
+    ),
+    Metric(
+        "policy/advantage",
+        "",
+        "mean advantage of the actions taken, before normalization",
+        better=None,
+        combine="mean",
+    ),
+    Metric(
+        "value/estimate",
+        "reward",
+        "mean value of the rollout's timesteps before the update, of the environment's reward",
+        better=None,
+        combine="mean",
+    ),
+    Metric("policy/entropy_coef", "", "weight of the entropy bonus", better=None, combine="last"),
+    Metric(
+        "policy/epochs",
+        "",
+        "passes over the rollout before the KL divergence ended the update",
+        better=None,
+        combine="mean",
+    ),
+    Metric("replay/sequences", "", "sequences in the replay buffer", better=None, combine="sum"),
+    Metric("replay/age", "step", "mean age of the steps in the replay buffer", better=None, combine="mean"),
+    Metric("replay/updates", "", "gradient steps since the start of the run", better=None, combine="max"),
+    Metric(
+        "replay/reward_scale",
+        "reward",
+        "root mean square of rewards, by which they are divided: values in rewards are this times the logged ones",
+        better=None,
+        combine="mean",
+    ),
+    Metric("loss/td", "", "temporal-difference loss", better="down", combine="mean"),
+    Metric("loss/critic", "", "temporal-difference loss of the critics", better="down", combine="mean"),
+    Metric("loss/temperature", "", "loss of the logarithm of the temperature", better=None, combine="mean"),
+    Metric("policy/temperature", "", "coefficient of the entropy in the return", better=None, combine="mean"),
+    Metric(
+        "policy/noise_std",
+        "",
+        "standard deviation of the exploration noise; actions are in [-1, 1]",
+        better=None,
+        combine="last",
+    ),
 )
 
 Units = Annotated[int, Field(ge=1, le=100_000)]
@@ -251,6 +320,146 @@ class CriticConfig(LearnerConfig):
         network = self.network_config(team)
         ids = network.obs_agent_id if self.critic_agent_id is None else self.critic_agent_id
         return replace(network, hidden_sizes=sizes, obs_agent_id=ids, body=body, part="critic")
+
+
+NUM_MINIBATCHES = 4
+"""Minibatches per pass, unless they are set or a rollout has fewer samples."""
+
+
+class OnPolicyConfig(CriticConfig):
+    """Settings shared by on-policy learners."""
+
+    critic_lr: float | None = Field(None, gt=0, lt=1)
+    """Learning rate of the critic; null: `lr`."""
+    epochs: int = Field(5, ge=1, le=1000)
+    """Passes over each rollout."""
+    num_minibatches: int | None = Field(None, ge=1, le=10_000)
+    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own. null: 4,
+    or one per sequence if a rollout has fewer.
+    """
+    entropy_coef: float = Field(0.01, ge=0, le=10**6)
+    """Initial weight of the entropy bonus."""
+    entropy_schedule: Annotated[Schedule, Needs("entropy_coef!=0")] = "constant"
+    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
+    entropy_end: Annotated[float, Needs("entropy_coef!=0"), Needs("entropy_schedule!=constant")] = Field(
+        0.1, gt=0, le=1
+    )
+    """Final weight of the entropy bonus as a fraction of the initial weight."""
+    normalize_advantage: bool = True
+    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
+    hidden_sizes: tuple[Units, ...] = Field((64, 64), min_length=1)
+    """Units of the actor's hidden layers."""
+    activation: Activation = "tanh"
+
+    @property
+    def learns_from_sequences(self) -> bool:
+        """True if minibatches consist of sequences; false: of timesteps."""
+        return self.recurrent
+
+    def derived(self, run: RunFacts) -> dict[str, Derived]:
+        found = super().derived(run)
+        if self.num_minibatches is None:
+            samples, unit = run.rollout_steps, "timesteps"
+            if self.learns_from_sequences:
+                samples, unit = run.rollout_steps // (self.sequence_length or run.rollout_length), "sequences"
+            number = max(1, min(NUM_MINIBATCHES, samples))
+            found["num_minibatches"] = Derived(number, f"a rollout has {samples:,} {unit}")
+        return found
+
+
+class ClippedConfig(OnPolicyConfig):
+    """Settings shared by learners that clip the policy ratio and the value."""
+
+    clip_eps: float = Field(0.2, gt=0, lt=1)
+    """Clip range of the policy ratio."""
+    value_coef: float = Field(1.0, gt=0, le=10**6)
+    """Weight of the value loss."""
+    value_clip_eps: float | None = Field(0.2, gt=0, le=10**12)
+    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
+    huber_delta: float | None = Field(10.0, gt=0, le=10**12)
+    """Error above which the value loss is linear (Huber loss); null: squared error."""
+    normalize_value: bool = True
+    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
+    value_norm_decay: Annotated[float, Needs("normalize_value=true")] = Field(0.99999, gt=0, lt=1)
+    """Decay of the moving return statistics."""
+    state_dependent_std: Annotated[bool, CONTINUOUS] = False
+    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
+    init_std: Annotated[float, CONTINUOUS] = Field(0.6, gt=0, le=10)
+    """Initial standard deviation of continuous actions, whose range has length 2."""
+    rollout_length: int = Field(32, ge=1, le=100_000)
+    lr: float = Field(1e-3, gt=0, lt=1)
+    obs_agent_id: bool | None = None
+    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
+
+    def reads_agent_id(self, team: TeamSpec) -> bool:
+        """Returns True if inputs include the agent's id: as configured, by default only with share_params=all."""
+        return self.share_params == "all" if self.obs_agent_id is None else self.obs_agent_id
+
+
+MOST_STEPS, LEAST_STEPS = 64, 16
+"""Environment steps per gradient step in long and in short runs."""
+GRADIENT_STEPS = 5_000
+"""Gradient steps of a run of a length between them."""
+BATCH_SIZE, RECURRENT_BATCH_SIZE = 256, 32
+"""Sequences per gradient step by default."""
+
+
+class OffPolicyConfig(LearnerConfig):
+    """Settings that off-policy learners share."""
+
+    rollout_length: int = Field(32, ge=1, le=10**6)
+    hidden_sizes: tuple[Units, ...] = Field((128, 128), min_length=1)
+    gradient_steps: int | None = Field(None, ge=1, le=100_000)
+    """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in runs
+    that would otherwise take fewer than 5,000; at least one.
+    """
+    batch_size: int | None = Field(None, ge=1, le=1_000_000)
+    """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of each.
+    null: 256, or 32 for recurrent networks.
+    """
+    buffer_size: Count = Field(100_000, ge=1, le=10**12)
+    """Capacity of the replay buffer in environment steps."""
+    buffer_storage: Storage = "device"
+    """Location of the replay buffer: the networks' device, the host's memory (cpu), or memory-mapped files (disk)."""
+    learning_starts: Count = Field(1_000, ge=0, le=10**15)
+    """Environment steps before the first update."""
+    priority_alpha: float = Field(0.0, ge=0, le=1)
+    """Exponent of the priorities by which sequences are sampled; 0 samples uniformly."""
+    priority_beta: Annotated[float, Needs("priority_alpha!=0")] = Field(0.4, ge=0, le=1)
+    """Initial exponent of the importance weights; it increases linearly to 1 over the run."""
+    tau: Annotated[float, Needs("target_update_interval=null")] = Field(0.01, gt=0, le=1)
+    """Fraction of the online network in each soft update of the target networks."""
+    target_update_interval: int | None = Field(None, ge=1, le=10**12)
+    """Gradient steps between hard updates of the target networks; null: a soft update after each gradient step."""
+    burn_in: Annotated[int, Needs("rnn!=none")] = Field(0, ge=0, le=100_000)
+    """Timesteps before the training sequence that only warm up the hidden state of a recurrent network."""
+    sequence_start: Annotated[Literal["auto", "episode", "rollout"], Needs("rnn!=none")] = "auto"
+    """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or that
+    of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is longer than a
+    sequence, else rollout.
+    """
+    common_reward: Annotated[bool, SEVERAL] = False
+    """Each agent receives the mean of its team's rewards."""
+    reward_scale: Literal["none", "rms", "standardize"] = "rms"
+    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
+    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
+    """
+
+    def derived(self, run: RunFacts) -> dict[str, Derived]:
+        found = super().derived(run)
+        if self.gradient_steps is None:
+            found["gradient_steps"] = _gradient_steps(run)
+        if self.batch_size is None and self.recurrent:
+            found["batch_size"] = Derived(RECURRENT_BATCH_SIZE, "networks are recurrent")
+        elif self.batch_size is None:
+            found["batch_size"] = Derived(BATCH_SIZE, "networks are not recurrent")
+        return found
+
+
+def _gradient_steps(run: RunFacts) -> Derived:
+    """Returns the gradient steps after each rollout."""
+    per_step = MOST_STEPS if run.steps is None else min(MOST_STEPS, max(LEAST_STEPS, run.steps / GRADIENT_STEPS))
+    return Derived(max(1, round(run.rollout_steps / per_step)), f"one per {per_step:.3g} steps of a rollout")
 
 
 def _body_factory(name: str | None, setting: str) -> ModuleFactory | None:

@@ -1,59 +1,28 @@
-"""Settings, minibatches and state of learners with a clipped policy gradient: PPO, IPPO, MAPPO and MA-POCA."""
+"""Training data, passes and state of learners with a clipped policy gradient: PPO, IPPO, MAPPO and MA-POCA."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from coterie.algos.algorithm import AlgorithmContext, CloningOptimizer, ValueEstimator, require_equal_spaces
+from coterie.algos.base_config import ClippedConfig
 from coterie.algos.graphed import GraphedFunction, GraphedMinibatches
-from coterie.algos.on_policy import OnPolicyConfig, OnPolicyLearner, own_parts, partition, permutation, require_samples
+from coterie.algos.on_policy import OnPolicyLearner, minibatches, random_parts, require_samples
 from coterie.algos.optimizer import Optimizer
 from coterie.algos.reward_streams import RewardStream, RewardStreams
 from coterie.algos.sequences import actor_states, sequence_length, split_into_sequences
-from coterie.config.needs import CONTINUOUS, Needs
 from coterie.core.seeds import restore
-from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Action, HiddenState, Rollout
 from coterie.functional.policy_gradient import EMAMoments, ema_mean_and_std, initial_ema_moments
 from coterie.policies.stochastic import StochasticPolicy
 from coterie.ranks.ranks import ONE, Ranks
-
-
-class ClippedConfig(OnPolicyConfig):
-    """Settings shared by learners that clip the policy ratio and the value."""
-
-    clip_eps: float = Field(0.2, gt=0, lt=1)
-    """Clip range of the policy ratio."""
-    value_coef: float = Field(1.0, gt=0, le=10**6)
-    """Weight of the value loss."""
-    value_clip_eps: float | None = Field(0.2, gt=0, le=10**12)
-    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None = Field(10.0, gt=0, le=10**12)
-    """Error above which the value loss is linear (Huber loss); null: squared error."""
-    normalize_value: bool = True
-    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: Annotated[float, Needs("normalize_value=true")] = Field(0.99999, gt=0, lt=1)
-    """Decay of the moving return statistics."""
-    state_dependent_std: Annotated[bool, CONTINUOUS] = False
-    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: Annotated[float, CONTINUOUS] = Field(0.6, gt=0, le=10)
-    """Initial standard deviation of continuous actions, whose range has length 2."""
-    rollout_length: int = Field(32, ge=1, le=100_000)
-    lr: float = Field(1e-3, gt=0, lt=1)
-    obs_agent_id: bool | None = None
-    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
-
-    def reads_agent_id(self, team: TeamSpec) -> bool:
-        """Returns True if inputs include the agent's id: as configured, by default only with share_params=all."""
-        return self.share_params == "all" if self.obs_agent_id is None else self.obs_agent_id
 
 
 @register_pytree
@@ -321,41 +290,3 @@ def acted_candidates(acted: Tensor, ranks: Ranks = ONE) -> Tensor:
     """Returns the indices t * B + b of timesteps of all ranks that were acted on [M], from `acted` [T, B_r] bool."""
     acted = acted if ranks.size == 1 else ranks.all_envs(acted, 1)
     return acted.flatten().nonzero().squeeze(-1)
-
-
-def minibatches(
-    batch: Any,
-    hidden_states: Tree | None,
-    candidates: Tensor,
-    num_minibatches: int,
-    *,
-    shuffle: torch.Generator,
-    num_envs: int = 1,
-    ranks: Ranks = ONE,
-) -> Iterator[tuple[Any, Tree]]:
-    """Yields minibatches in a new random order, each with the hidden states before it ({} without).
-
-    Several ranks draw the same minibatches of all samples, and each yields its own part of them, which may be empty.
-
-    Args:
-        batch: Tensors [M, ..] of timesteps, or [L, M, ..] of sequences if there are hidden states.
-        hidden_states: Tensors [M, ..], the hidden states before each sequence.
-        candidates: Indices along M to draw from, those of all ranks, see `acted_candidates`.
-        num_minibatches: Number of parts.
-        shuffle: Source of the random order.
-        num_envs: Environments of this rank. Samples are ordered by time first.
-        ranks: Ranks that train together.
-    """
-    sample_axis = 1 if hidden_states else 0
-    parts = random_parts(candidates, num_minibatches, shuffle)
-    for chosen in own_parts(parts, num_envs, ranks, never_empty=bool(hidden_states)):
-        minibatch = tree_map(lambda x, chosen=chosen: x.index_select(sample_axis, chosen), batch)
-        if ranks.stands_in:
-            masks = {name: getattr(minibatch, name, None) for name in ("valid", "critic_valid")}
-            minibatch = replace(minibatch, **{k: torch.zeros_like(x) for k, x in masks.items() if x is not None})
-        yield minibatch, tree_map(lambda x, chosen=chosen: x.index_select(0, chosen), hidden_states or {})
-
-
-def random_parts(candidates: Tensor, count: int, shuffle: torch.Generator) -> tuple[Tensor, ...]:
-    """Returns `count` parts of the indices [M] in a new random order, fewer only if there are fewer indices."""
-    return partition(candidates[permutation(len(candidates), shuffle)], count)

@@ -32,9 +32,9 @@ from coterie.algos.algorithm import (
     learns_common_reward,
     require_equal_spaces,
 )
-from coterie.algos.base_config import Units
+from coterie.algos.base_config import OnPolicyConfig, Units
 from coterie.algos.learner import CentralState
-from coterie.algos.on_policy import OnPolicyConfig, OnPolicyLearner, require_samples
+from coterie.algos.on_policy import OnPolicyLearner, require_samples
 from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.sequences import as_sequences, backward_in_time, sequence_length, sequence_minibatches

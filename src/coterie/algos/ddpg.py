@@ -33,10 +33,10 @@ from coterie.algos.algorithm import (
     learns_common_reward,
     require_equal_spaces,
 )
-from coterie.algos.base_config import CriticConfig
+from coterie.algos.base_config import CriticConfig, OffPolicyConfig
 from coterie.algos.graphed import StepResult
 from coterie.algos.learner import CentralState, critic_first
-from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner
+from coterie.algos.off_policy import OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader, TargetPolicyLearner
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of

@@ -1,17 +1,16 @@
-"""Off-policy learners: their settings, the construction of their replay buffer, and their state in checkpoints."""
+"""Off-policy learners: their gradient steps on samples, their state, and the construction of their replay buffer."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from coterie.algos.algorithm import AlgorithmContext, group_membership, learns_common_reward
-from coterie.algos.base_config import Derived, LearnerConfig, RunFacts, Units
+from coterie.algos.base_config import BATCH_SIZE, OffPolicyConfig
 from coterie.algos.graphed import Step
 from coterie.algos.learner import Learner
 from coterie.algos.optimizer import Optimizer, TargetNetwork
@@ -19,10 +18,7 @@ from coterie.algos.other_teams import OtherTeamsReader
 from coterie.algos.replay.buffer import ReplayBuffer
 from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.algos.replay.memory import describe
-from coterie.algos.replay.spec import ReplaySpec, SequenceStart, Storage
-from coterie.config.needs import SEVERAL, Needs
-from coterie.config.schema import Count
-from coterie.core.metrics import Metric, declare
+from coterie.algos.replay.spec import ReplaySpec, SequenceStart
 from coterie.core.seeds import restore
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.types import HiddenState
@@ -33,90 +29,6 @@ from coterie.functional.statistics import (
     root_mean_square,
     update_moments,
 )
-
-declare(
-    Metric("replay/sequences", "", "sequences in the replay buffer", better=None, combine="sum"),
-    Metric("replay/age", "step", "mean age of the steps in the replay buffer", better=None, combine="mean"),
-    Metric("replay/updates", "", "gradient steps since the start of the run", better=None, combine="max"),
-    Metric(
-        "replay/reward_scale",
-        "reward",
-        "root mean square of rewards, by which they are divided: values in rewards are this times the logged ones",
-        better=None,
-        combine="mean",
-    ),
-    Metric("loss/td", "", "temporal-difference loss", better="down", combine="mean"),
-    Metric("loss/critic", "", "temporal-difference loss of the critics", better="down", combine="mean"),
-    Metric("loss/temperature", "", "loss of the logarithm of the temperature", better=None, combine="mean"),
-    Metric("policy/temperature", "", "coefficient of the entropy in the return", better=None, combine="mean"),
-    Metric(
-        "policy/noise_std",
-        "",
-        "standard deviation of the exploration noise; actions are in [-1, 1]",
-        better=None,
-        combine="last",
-    ),
-)
-
-
-MOST_STEPS, LEAST_STEPS = 64, 16
-"""Environment steps per gradient step in long and in short runs."""
-GRADIENT_STEPS = 5_000
-"""Gradient steps of a run of a length between them."""
-BATCH_SIZE, RECURRENT_BATCH_SIZE = 256, 32
-"""Sequences per gradient step by default."""
-
-
-class OffPolicyConfig(LearnerConfig):
-    """Settings that off-policy learners share."""
-
-    rollout_length: int = Field(32, ge=1, le=10**6)
-    hidden_sizes: tuple[Units, ...] = Field((128, 128), min_length=1)
-    gradient_steps: int | None = Field(None, ge=1, le=100_000)
-    """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in runs
-    that would otherwise take fewer than 5,000; at least one.
-    """
-    batch_size: int | None = Field(None, ge=1, le=1_000_000)
-    """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of each.
-    null: 256, or 32 for recurrent networks.
-    """
-    buffer_size: Count = Field(100_000, ge=1, le=10**12)
-    """Capacity of the replay buffer in environment steps."""
-    buffer_storage: Storage = "device"
-    """Location of the replay buffer: the networks' device, the host's memory (cpu), or memory-mapped files (disk)."""
-    learning_starts: Count = Field(1_000, ge=0, le=10**15)
-    """Environment steps before the first update."""
-    priority_alpha: float = Field(0.0, ge=0, le=1)
-    """Exponent of the priorities by which sequences are sampled; 0 samples uniformly."""
-    priority_beta: Annotated[float, Needs("priority_alpha!=0")] = Field(0.4, ge=0, le=1)
-    """Initial exponent of the importance weights; it increases linearly to 1 over the run."""
-    tau: Annotated[float, Needs("target_update_interval=null")] = Field(0.01, gt=0, le=1)
-    """Fraction of the online network in each soft update of the target networks."""
-    target_update_interval: int | None = Field(None, ge=1, le=10**12)
-    """Gradient steps between hard updates of the target networks; null: a soft update after each gradient step."""
-    burn_in: Annotated[int, Needs("rnn!=none")] = Field(0, ge=0, le=100_000)
-    """Timesteps before the training sequence that only warm up the hidden state of a recurrent network."""
-    sequence_start: Annotated[Literal["auto", "episode", "rollout"], Needs("rnn!=none")] = "auto"
-    """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or that
-    of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is longer than a
-    sequence, else rollout.
-    """
-    common_reward: Annotated[bool, SEVERAL] = False
-    """Each agent receives the mean of its team's rewards."""
-    reward_scale: Literal["none", "rms", "standardize"] = "rms"
-    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
-    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
-    """
-
-    def derived(self, run: RunFacts) -> dict[str, Derived]:
-        found = super().derived(run)
-        if self.gradient_steps is None:
-            found["gradient_steps"] = _gradient_steps(run)
-        if self.batch_size is None and self.recurrent:
-            found["batch_size"] = Derived(RECURRENT_BATCH_SIZE, "networks are recurrent")
-        elif self.batch_size is None:
-            found["batch_size"] = Derived(BATCH_SIZE, "networks are not recurrent")
-        return found
 
 
 class OffPolicyLearner(Learner):
@@ -265,12 +177,6 @@ class OffPolicyLearner(Learner):
         if self.generator is not None:
             restore(self.generator, state["generator"])
         self._steps, self._updates = state["steps"], state["updates"]
-
-
-def _gradient_steps(run: RunFacts) -> Derived:
-    """Returns the gradient steps after each rollout."""
-    per_step = MOST_STEPS if run.steps is None else min(MOST_STEPS, max(LEAST_STEPS, run.steps / GRADIENT_STEPS))
-    return Derived(max(1, round(run.rollout_steps / per_step)), f"one per {per_step:.3g} steps of a rollout")
 
 
 def make_replay_buffer(

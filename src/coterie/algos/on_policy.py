@@ -1,120 +1,22 @@
-"""On-policy learners: their settings and metrics, the loop over the samples of a rollout, and random parts of these."""
+"""On-policy learners: passes over the samples of a rollout, and the minibatches of a pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Annotated, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.algos.base_config import CriticConfig, Derived, RunFacts, Units
+from coterie.algos.base_config import OnPolicyConfig
 from coterie.algos.learner import Learner
-from coterie.algos.optimizer import Schedule
-from coterie.config.needs import Needs
 from coterie.core.errors import UserError
-from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator
-from coterie.nets.config import Activation
-from coterie.ranks.ranks import Ranks
-
-NUM_MINIBATCHES = 4
-"""Minibatches per pass, unless they are set or a rollout has fewer samples."""
-
-METRICS = (
-    Metric(
-        "loss/value", "", "value loss on the scale that is learned, mean over the update", better="down", combine="mean"
-    ),
-    Metric(
-        "policy/kl",
-        "nat",
-        "estimated KL divergence from the policy that collected the rollout",
-        better=None,
-        combine="mean",
-    ),
-    Metric(
-        "policy/clip_fraction",
-        "share",
-        "samples whose policy ratio is outside the clip range",
-        better=None,
-        combine="mean",
-    ),
-    Metric(
-        "value/explained_variance",
-        "share",
-        "variance of the returns that the values explain; 1 is all",
-        better="up",
-        combine="mean",
-    ),
-    Metric(
-        "policy/advantage",
-        "",
-        "mean advantage of the actions taken, before normalization",
-        better=None,
-        combine="mean",
-    ),
-    Metric(
-        "value/estimate",
-        "reward",
-        "mean value of the rollout's timesteps before the update, of the environment's reward",
-        better=None,
-        combine="mean",
-    ),
-    Metric("policy/entropy_coef", "", "weight of the entropy bonus", better=None, combine="last"),
-    Metric(
-        "policy/epochs",
-        "",
-        "passes over the rollout before the KL divergence ended the update",
-        better=None,
-        combine="mean",
-    ),
-)
-declare(*METRICS)
-
-
-class OnPolicyConfig(CriticConfig):
-    """Settings shared by on-policy learners."""
-
-    critic_lr: float | None = Field(None, gt=0, lt=1)
-    """Learning rate of the critic; null: `lr`."""
-    epochs: int = Field(5, ge=1, le=1000)
-    """Passes over each rollout."""
-    num_minibatches: int | None = Field(None, ge=1, le=10_000)
-    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own. null: 4,
-    or one per sequence if a rollout has fewer.
-    """
-    entropy_coef: float = Field(0.01, ge=0, le=10**6)
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Annotated[Schedule, Needs("entropy_coef!=0")] = "constant"
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: Annotated[float, Needs("entropy_coef!=0"), Needs("entropy_schedule!=constant")] = Field(
-        0.1, gt=0, le=1
-    )
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
-    normalize_advantage: bool = True
-    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
-    hidden_sizes: tuple[Units, ...] = Field((64, 64), min_length=1)
-    """Units of the actor's hidden layers."""
-    activation: Activation = "tanh"
-
-    @property
-    def learns_from_sequences(self) -> bool:
-        """True if minibatches consist of sequences; false: of timesteps."""
-        return self.recurrent
-
-    def derived(self, run: RunFacts) -> dict[str, Derived]:
-        found = super().derived(run)
-        if self.num_minibatches is None:
-            samples, unit = run.rollout_steps, "timesteps"
-            if self.learns_from_sequences:
-                samples, unit = run.rollout_steps // (self.sequence_length or run.rollout_length), "sequences"
-            number = max(1, min(NUM_MINIBATCHES, samples))
-            found["num_minibatches"] = Derived(number, f"a rollout has {samples:,} {unit}")
-        return found
-
+from coterie.core.tree import Tree, tree_map
+from coterie.ranks.ranks import ONE, Ranks
 
 Minibatch = TypeVar("Minibatch")
 
@@ -188,12 +90,41 @@ def own_parts(batches: Sequence[Tensor], num_envs: int, ranks: Ranks, *, never_e
     ranks.start_batch()
 
 
-def permutation(count: int, shuffle: torch.Generator) -> Tensor:
-    """Returns a random order of `count` indices on the generator's device."""
-    return torch.randperm(count, generator=shuffle, device=shuffle.device)
-
-
-def partition(order: Tensor, count: int) -> tuple[Tensor, ...]:
-    """Splits indices into `count` parts, none of them empty unless there are fewer indices."""
+def random_parts(samples: Tensor, count: int, shuffle: torch.Generator) -> tuple[Tensor, ...]:
+    """Splits samples [M, ..] in a new random order into `count` parts, none of them empty unless M is smaller."""
+    order = samples[torch.randperm(len(samples), generator=shuffle, device=shuffle.device)]
     chunks = order.chunk(count)  # may be fewer than asked for: 16 in 9 parts are 8 of 2
     return chunks if len(chunks) == count or len(order) < count else order.tensor_split(count)
+
+
+def minibatches(
+    batch: Any,
+    hidden_states: Tree | None,
+    candidates: Tensor,
+    num_minibatches: int,
+    *,
+    shuffle: torch.Generator,
+    num_envs: int = 1,
+    ranks: Ranks = ONE,
+) -> Iterator[tuple[Any, Tree]]:
+    """Yields minibatches in a new random order, each with the hidden states before it ({} without).
+
+    Several ranks draw the same minibatches of all samples, and each yields its own part of them, which may be empty.
+
+    Args:
+        batch: Tensors [M, ..] of timesteps, or [L, M, ..] of sequences if there are hidden states.
+        hidden_states: Tensors [M, ..], the hidden states before each sequence.
+        candidates: Indices along M to draw from, those of all ranks, see `acted_candidates`.
+        num_minibatches: Number of parts.
+        shuffle: Source of the random order.
+        num_envs: Environments of this rank. Samples are ordered by time first.
+        ranks: Ranks that train together.
+    """
+    sample_axis = 1 if hidden_states else 0
+    parts = random_parts(candidates, num_minibatches, shuffle)
+    for chosen in own_parts(parts, num_envs, ranks, never_empty=bool(hidden_states)):
+        minibatch = tree_map(lambda x, chosen=chosen: x.index_select(sample_axis, chosen), batch)
+        if ranks.stands_in:
+            masks = {name: getattr(minibatch, name, None) for name in ("valid", "critic_valid")}
+            minibatch = replace(minibatch, **{k: torch.zeros_like(x) for k, x in masks.items() if x is not None})
+        yield minibatch, tree_map(lambda x, chosen=chosen: x.index_select(0, chosen), hidden_states or {})

@@ -22,8 +22,8 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
-from coterie.algos.base_config import Units
-from coterie.algos.clipped_learner import ClippedBatch, ClippedConfig, ClippedLearner, Targets, ValueState
+from coterie.algos.base_config import ClippedConfig, Units
+from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState
 from coterie.algos.learner import CentralState, critic_first, timestep_critic_first
 from coterie.algos.optimizer import Schedule, scheduled
 from coterie.algos.reward_streams import weighted_streams

@@ -29,8 +29,8 @@ from coterie.algos.algorithm import (
     group_membership,
     learns_common_reward,
 )
-from coterie.algos.base_config import Units
-from coterie.algos.clipped_learner import ClippedBatch, ClippedConfig, ClippedLearner, Targets, ValueState, joint_mask
+from coterie.algos.base_config import ClippedConfig, Units
+from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState, joint_mask
 from coterie.algos.learner import CentralState, critic_first, timestep_critic_first
 from coterie.algos.optimizer import Schedule, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader

@@ -27,10 +27,10 @@ from coterie.algos.algorithm import (
     central_state_name,
     require_equal_spaces,
 )
-from coterie.algos.base_config import Derived, RunFacts, Units, module_factory
+from coterie.algos.base_config import Derived, OffPolicyConfig, RunFacts, Units, module_factory
 from coterie.algos.graphed import StepResult
 from coterie.algos.learner import CentralState
-from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner
+from coterie.algos.off_policy import OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled
 from coterie.algos.recurrent_q import Inputs, RecurrentReader
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of

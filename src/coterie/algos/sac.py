@@ -32,10 +32,10 @@ from coterie.algos.algorithm import (
     central_state_name,
     require_equal_spaces,
 )
-from coterie.algos.base_config import CriticConfig
+from coterie.algos.base_config import CriticConfig, OffPolicyConfig
 from coterie.algos.graphed import StepResult
 from coterie.algos.learner import CentralState
-from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner
+from coterie.algos.off_policy import OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor, nn
 
-from coterie.algos.on_policy import own_parts, partition, permutation
+from coterie.algos.on_policy import own_parts, random_parts
 from coterie.core.errors import UserError
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
@@ -101,9 +101,11 @@ def minibatch_indices(
     """
     total = num_samples * ranks.size
     if batch_size is not None:
-        drawn = [permutation(total, shuffle)[:batch_size] for _ in range(num_minibatches)]
+        device = shuffle.device
+        orders = (torch.randperm(total, generator=shuffle, device=device) for _ in range(num_minibatches))
+        drawn = [order[:batch_size] for order in orders]
     elif num_minibatches > 1:
-        drawn = partition(permutation(total, shuffle), num_minibatches)
+        drawn = random_parts(torch.arange(total, device=shuffle.device), num_minibatches, shuffle)
     elif ranks.size == 1:
         return [None]
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -18,14 +19,11 @@ _NAMESPACE = "coterie"
 C = TypeVar("C")
 
 
-def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """Returns `tree` with every tensor replaced by `function(tensor, ...)`; None stays None."""
-    return optree.tree_map(function, tree, *rest, namespace=_NAMESPACE)
+tree_map: Callable[..., Any] = partial(optree.tree_map, namespace=_NAMESPACE)
+"""tree_map(function, tree, *rest): `tree` with every tensor replaced by `function(tensor, ...)`; None stays None."""
 
-
-def tree_leaves(tree: Tree) -> list[Tensor]:
-    """Returns the tensors of `tree` in a fixed order."""
-    return optree.tree_leaves(tree, namespace=_NAMESPACE)
+tree_leaves: Callable[[Tree], list[Tensor]] = partial(optree.tree_leaves, namespace=_NAMESPACE)  # pyright: ignore[reportAssignmentType]
+"""tree_leaves(tree): the tensors of `tree` in a fixed order."""
 
 
 def register_pytree(cls: type[C]) -> type[C]:
