@@ -15,7 +15,7 @@ from coterie.algos.optimizer import Optimizer, TargetNetwork, mean_metrics
 from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.core.seeds import generator
 from coterie.core.types import Rollout
-from coterie.functional.distributions import mask_logits
+from coterie.functional.choices import mask_logits
 from coterie.functional.returns import agent_rewards, bootstrap_masks, valid_mask
 from coterie.functional.statistics import masked_mean
 from coterie.nets.team import join_blocks

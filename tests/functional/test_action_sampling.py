@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from coterie.core.specs import ActionSpec
-from coterie.functional import distributions
-from coterie.functional.distributions import draw_noise, sample_action
+from coterie.functional import policy_gradient
+from coterie.functional.policy_gradient import draw_noise, sample_action
 from coterie.nets.squashed_actions import bounded_log_std, choice_distribution, max_entropy, sample_squashed
 
 HYBRID = ActionSpec(choices=(3, 2), continuous=2, low=(-1, -1), high=(1, 1))
@@ -131,7 +131,7 @@ def test_a_kernel_samples_if_kernels_are_on_and_there_are_choices_alone(monkeypa
         calls.append(given)
         return answers.pop(0)
 
-    monkeypatch.setattr(distributions.fused, "sample_categorical", sample)
+    monkeypatch.setattr(policy_gradient.fused, "sample_categorical", sample)
     params, hybrid, noise = torch.tensor([[0.0, 9.0, 0.0, 0.0]]), torch.zeros(1, 7), torch.ones(1, 4)
     for on, count in ((False, 0), (True, 2)):
         for choice, density in ((3, -0.5), (1, -0.00037))[not on :]:

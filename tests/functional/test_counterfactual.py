@@ -14,7 +14,7 @@ from coterie.functional.counterfactual import (
     critic_loss,
     sum_by_component,
 )
-from coterie.functional.distributions import choice_log_probs
+from coterie.functional.policy_gradient import choice_log_probs
 from coterie.policies.epsilon_soft import mix_with_uniform
 
 CLIMBING = torch.tensor([[11.0, -30, 0], [-30, 7, 0], [0, 6, 5]])

@@ -7,8 +7,8 @@ import torch
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
-from coterie.functional import distributions
-from coterie.functional.distributions import (
+from coterie.functional import policy_gradient
+from coterie.functional.policy_gradient import (
     choice_log_probs,
     component_log_probs,
     draw_noise,
@@ -151,7 +151,7 @@ def test_a_kernel_computes_both_if_kernels_are_on_and_there_are_choices_alone(mo
         calls.append(given)
         return answers.pop(0)
 
-    monkeypatch.setattr(distributions.fused, "categorical", categorical)
+    monkeypatch.setattr(policy_gradient.fused, "categorical", categorical)
     params, choice = torch.zeros(1, 4), Action(torch.tensor([[2]]), None)
     uniform = (pytest.approx(-math.log(4)), pytest.approx(math.log(4)))
     for on, answer, expected in ((False, fused, uniform), (True, None, uniform), (True, fused, (-7.0, 3.0))):

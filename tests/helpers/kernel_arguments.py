@@ -23,7 +23,7 @@ from torch.nn.functional import elu, huber_loss, relu
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
-from coterie.functional.distributions import log_prob_and_entropy
+from coterie.functional.policy_gradient import log_prob_and_entropy
 from coterie.kernels import adam, mixing, mlp, native, particle, policy_gradient, recurrent
 
 Call = tuple[str, list[Any], Callable[..., Any]]

@@ -5,7 +5,7 @@ import torch
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
-from coterie.functional.distributions import log_prob_and_entropy, sample_action
+from coterie.functional.policy_gradient import log_prob_and_entropy, sample_action
 from coterie.kernels.policy_gradient import categorical, sample_categorical
 
 CHOICES = [(5,), (1,), (2, 3), (4, 1, 20)]

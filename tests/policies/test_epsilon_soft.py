@@ -8,7 +8,7 @@ import torch
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
-from coterie.functional.distributions import choice_log_probs, log_prob_and_entropy
+from coterie.functional.policy_gradient import choice_log_probs, log_prob_and_entropy
 from coterie.policies.epsilon_soft import EpsilonSoftPolicy, mix_with_uniform
 from policy_cases import CPU, SMALL, draw, make_team, make_timestep
 

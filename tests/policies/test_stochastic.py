@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coterie.core.types import Action
-from coterie.functional.distributions import log_prob_and_entropy
+from coterie.functional.policy_gradient import log_prob_and_entropy
 from coterie.policies.stochastic import StochasticActor, StochasticPolicy
 from policy_cases import CPU, SMALL, draw, make_team, make_timestep
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
-from coterie.functional.distributions import choice_log_probs
+from coterie.functional.policy_gradient import choice_log_probs
 
 
 def squared_error(prediction: Tensor, target: Tensor) -> Tensor:

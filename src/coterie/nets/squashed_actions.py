@@ -18,7 +18,7 @@ from torch.nn import functional
 from coterie.core.tree import register_pytree
 from coterie.core.types import Action
 from coterie.functional.choices import mask_logits
-from coterie.functional.distributions import draw_noise
+from coterie.functional.policy_gradient import draw_noise
 from coterie.nets.team import Block, join_blocks, join_choices
 
 _MIN_LOG_STD, _MAX_LOG_STD = -5.0, 2.0

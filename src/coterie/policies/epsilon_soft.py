@@ -12,7 +12,7 @@ from coterie.core.specs import ActionSpec, TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
 from coterie.functional.choices import mask_logits
-from coterie.functional.distributions import choice_log_probs, component_log_probs
+from coterie.functional.policy_gradient import choice_log_probs, component_log_probs
 from coterie.nets.config import NetworkConfig
 from coterie.nets.joint_actions import JointAction, last_actions, pad_by_agent, unpad_by_role
 from coterie.nets.layers import action_size

@@ -12,7 +12,7 @@ from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
 from coterie.functional.behavior_cloning import actions_match
-from coterie.functional.distributions import choice_log_probs, log_prob_and_entropy, sample_action
+from coterie.functional.policy_gradient import choice_log_probs, log_prob_and_entropy, sample_action
 from coterie.kernels import switch
 from coterie.nets.by_name import ParametersByName
 from coterie.nets.config import NetworkConfig
