@@ -6,8 +6,7 @@ import torch
 from gymnasium import spaces
 
 from coterie.core.specs import EnvSpec, RoleSpec
-from coterie.nets.normalization import ObservationNormalizer, obs_shape
-from coterie.nets.team import Block, team_blocks
+from coterie.nets.team import Block, ObservationNormalizer, obs_shape, team_blocks
 
 CPU = torch.device("cpu")
 

@@ -20,7 +20,7 @@ from coterie.core.types import TIME_LEFT, Rollout, Timestep
 from coterie.functional.returns import valid_mask
 from coterie.functional.statistics import Reduction, initial_moments, update_moments
 from coterie.kernels import switch
-from coterie.nets.normalization import RunningScale
+from coterie.nets.team import RunningScale
 from coterie.policies.network_policy import NetworkPolicy
 
 

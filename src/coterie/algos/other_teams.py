@@ -29,8 +29,7 @@ from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, OtherTeams, Timestep
 from coterie.nets.joint_actions import mask_by_role
 from coterie.nets.layers import encode_actions
-from coterie.nets.normalization import ObservationNormalizer
-from coterie.nets.team import Block
+from coterie.nets.team import Block, ObservationNormalizer
 from coterie.policies.base import Policy
 from coterie.ranks.ranks import ONE, Ranks
 

@@ -65,8 +65,7 @@ from coterie.nets.mixers import (
     greedy_actions,
     taken_actions,
 )
-from coterie.nets.normalization import ObservationNormalizer
-from coterie.nets.team import CentralEncoder
+from coterie.nets.team import CentralEncoder, ObservationNormalizer
 from coterie.nets.user_mixer import UserMixer
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 

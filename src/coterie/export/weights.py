@@ -14,9 +14,8 @@ from coterie.export.signature import reads_last_action
 from coterie.export.subject import Subject
 from coterie.nets.encoders import DictEncoder, Encoder, ImageEncoder
 from coterie.nets.layers import ACTIVATIONS, MLP, action_size
-from coterie.nets.normalization import ObservationNormalizer
 from coterie.nets.recurrent import GRU, LSTM
-from coterie.nets.team import Block, BlockNetwork
+from coterie.nets.team import Block, BlockNetwork, ObservationNormalizer
 from coterie.nets.user_body import UserBody
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 from coterie.policies.stochastic import StochasticPolicy

@@ -13,8 +13,7 @@ from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, register_pytree
 from coterie.core.types import Action, HiddenState
 from coterie.nets.config import NetworkConfig
-from coterie.nets.normalization import ObservationNormalizer
-from coterie.nets.team import TeamNetwork
+from coterie.nets.team import ObservationNormalizer, TeamNetwork
 from coterie.policies.base import InspectablePolicy
 
 

@@ -37,8 +37,7 @@ from coterie.imitation.demo_batches import DemoBatches, load_demos
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import action_size, encode_actions
-from coterie.nets.normalization import ObservationNormalizer, obs_shape
-from coterie.nets.team import AgentNetwork, join_blocks, team_blocks
+from coterie.nets.team import AgentNetwork, ObservationNormalizer, join_blocks, obs_shape, team_blocks
 from coterie.rewards.signal import (
     OBS_CLIP,
     RewardScale,

@@ -33,8 +33,7 @@ from coterie.functional.statistics import masked_mean
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import action_size, encode_actions
-from coterie.nets.normalization import ObservationNormalizer
-from coterie.nets.team import AgentNetwork, Block, TeamNetwork, join_blocks, team_blocks
+from coterie.nets.team import AgentNetwork, Block, ObservationNormalizer, TeamNetwork, join_blocks, team_blocks
 from coterie.rewards.signal import (
     OBS_CLIP,
     RewardScale,

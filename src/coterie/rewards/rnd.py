@@ -27,8 +27,7 @@ from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Rollout
 from coterie.functional.statistics import masked_mean
 from coterie.nets.config import NetworkConfig
-from coterie.nets.normalization import ObservationNormalizer
-from coterie.nets.team import TeamNetwork, join_blocks
+from coterie.nets.team import ObservationNormalizer, TeamNetwork, join_blocks
 from coterie.rewards.signal import (
     OBS_CLIP,
     RewardScale,
