@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 
 from algo_worlds import Everything, Probe, env_of, observe_x, observe_zeros, zero_reward
-from coterie.algos import learner
+from coterie.algos import sequences
 from coterie.core.tree import tree_leaves, tree_map
 from coterie.training.collector import Collector
 from families import FAMILIES, GRU, PER_AGENT, make_learner, q_learner_of_world
@@ -288,7 +288,7 @@ def test_hidden_states_of_critics_are_reset_between_episodes(name, monkeypatch):
     ones. The control resets one timestep late: in the flag of the collector, and in the resets that centralized critics
     derive from final timesteps.
     """
-    on_time = learner.critic_first
+    on_time = sequences.critic_first
 
     def late_critic_first(rollout, centralized):
         first = on_time(rollout, centralized)

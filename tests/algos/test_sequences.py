@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from algo_worlds import Everything
-from coterie.algos import learner, sequences
+from coterie.algos import sequences
 from coterie.core.tree import tree_map
 from coterie.core.types import Timestep
 from learners import collect_rollout, ppo_learner
@@ -26,28 +26,28 @@ def flags(alive, first, acted):
 def test_a_single_new_agent_does_not_reset_the_critic_of_the_team():
     """The last of the other agents leaves at the timestep at which it enters."""
     rollout: Any = flags([[1, 0], [1, 0], [0, 1], [0, 1]], [[1, 0], [0, 0], [0, 1], [0, 0]], [1, 1, 1, 1])
-    assert learner.critic_first(rollout, True).flatten().tolist() == [True, False, False, False]
-    assert learner.critic_first(rollout, False).squeeze(1).tolist() == rollout.first.squeeze(1).tolist()
+    assert sequences.critic_first(rollout, True).flatten().tolist() == [True, False, False, False]
+    assert sequences.critic_first(rollout, False).squeeze(1).tolist() == rollout.first.squeeze(1).tolist()
 
 
 def test_the_critic_is_reset_after_each_final_timestep():
     rollout: Any = flags([[1, 1], [1, 0], [1, 1], [0, 0]], [[0, 0], [0, 0], [1, 1], [0, 0]], [1, 0, 0, 1])
-    assert learner.critic_first(rollout, True).flatten().tolist() == [False, False, True, True]
+    assert sequences.critic_first(rollout, True).flatten().tolist() == [False, False, True, True]
 
 
 def test_the_first_timestep_of_a_rollout_begins_an_episode_if_all_agents_alive_are_new():
     """Both alive and new; one of two new; one alive and new; nobody alive."""
     first, alive = torch.tensor([[1, 1], [1, 0], [0, 1], [0, 0]]).bool(), torch.tensor([[1, 1], [1, 1], [0, 1], [0, 0]])
     timestep = Timestep({}, {}, {}, alive.bool().unsqueeze(0), first.unsqueeze(0), torch.ones(1, 4, dtype=torch.bool))
-    found = learner.timestep_critic_first(timestep, True)
+    found = sequences.timestep_critic_first(timestep, True)
     assert found.shape == (1, 4, 1)
     assert found.flatten().tolist() == [True, False, True, False]
-    assert torch.equal(learner.timestep_critic_first(timestep, False), timestep.first)
+    assert torch.equal(sequences.timestep_critic_first(timestep, False), timestep.first)
     rollout: Any = SimpleNamespace(
         first=timestep.first.expand(3, -1, -1), alive=timestep.alive.expand(3, -1, -1),
         acted=torch.tensor([[1, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]]).bool(),
     )  # fmt: skip
-    found = learner.critic_first(rollout, True)
+    found = sequences.critic_first(rollout, True)
     assert found.squeeze(-1).int().tolist() == [[1, 0, 1, 0], [0, 0, 0, 1], [0, 1, 0, 0]]
 
 

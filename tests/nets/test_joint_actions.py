@@ -6,8 +6,14 @@ from gymnasium import spaces
 
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
-from coterie.nets.joint_actions import JointAction, last_actions, mask_by_role, pad_by_agent, unpad_by_role
-from coterie.nets.layers import encode_actions
+from coterie.nets.joint_actions import (
+    JointAction,
+    encode_actions,
+    last_actions,
+    mask_by_role,
+    pad_by_agent,
+    unpad_by_role,
+)
 
 
 def two_roles():

@@ -10,6 +10,7 @@ from coterie.core.types import Action
 from coterie.kernels import switch
 from coterie.nets import layers
 from coterie.nets.config import NetworkConfig
+from coterie.nets.joint_actions import action_size, encode_actions
 from coterie.nets.layers import (
     ACTIVATIONS,
     GAINS,
@@ -17,8 +18,6 @@ from coterie.nets.layers import (
     LayerNorm,
     Linear,
     VectorEncoder,
-    action_size,
-    encode_actions,
     orthogonal,
     tanh,
     xavier_normal,

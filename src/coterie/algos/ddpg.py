@@ -35,12 +35,13 @@ from coterie.algos.algorithm import (
 )
 from coterie.algos.base_config import CriticConfig, OffPolicyConfig
 from coterie.algos.graphed import StepResult
-from coterie.algos.learner import CentralState, critic_first
+from coterie.algos.learner import CentralState
 from coterie.algos.off_policy import OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader, TargetPolicyLearner
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
+from coterie.algos.sequences import critic_first
 from coterie.config.needs import CONTINUOUS, DISCRETE, Needs
 from coterie.config.schema import Count
 from coterie.core.seeds import generator

@@ -16,7 +16,7 @@ from coterie.algos.other_teams import GlobalCriticLearner
 from coterie.core.errors import UserError
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import tree_map
-from coterie.core.types import TIME_LEFT, Rollout, Timestep
+from coterie.core.types import TIME_LEFT, Rollout
 from coterie.functional.returns import valid_mask
 from coterie.functional.statistics import Reduction, initial_moments, update_moments
 from coterie.kernels import switch
@@ -131,24 +131,3 @@ class CentralState:
             device = self._moments["mean"].device
             self._moments = {name: value.to(device) for name, value in state["state_moments"].items()}
             self._scale.set(self._moments)
-
-
-def critic_first(rollout: Rollout, centralized: bool) -> Tensor:
-    """Returns where the critic's hidden state is reset [T + 1, B, N] bool, or [T + 1, B, 1] for a centralized critic.
-
-    An independent critic resets at the first timestep of its agent, a centralized one at the first timestep of the
-    episode, which follows the final timestep of the one before. What precedes the rollout is unknown: its first
-    timestep counts as the first of an episode if all agents alive have just appeared.
-    """
-    if not centralized:
-        return rollout.first
-    return torch.cat([_all_new(rollout.first[:1], rollout.alive[:1]), ~rollout.acted[:-1]]).unsqueeze(-1)
-
-
-def timestep_critic_first(timestep: Timestep, centralized: bool) -> Tensor:
-    """Returns the same as `critic_first` for a single timestep with a leading axis of one: [1, B, N] or [1, B, 1]."""
-    return _all_new(timestep.first, timestep.alive).unsqueeze(-1) if centralized else timestep.first
-
-
-def _all_new(first: Tensor, alive: Tensor) -> Tensor:
-    return (first == alive).all(-1) & first.any(-1)

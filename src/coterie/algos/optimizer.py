@@ -93,7 +93,8 @@ class Optimizer:
         for gradient in self._gradients.values():
             gradient.zero_()
         loss.backward()
-        self._average_gradients()
+        if self._ranks.size > 1:
+            self._average_gradients()
         norms = []
         for name, flat in self.flat.items():
             gradient, state = self._gradients[name], self._state[name]
@@ -128,8 +129,6 @@ class Optimizer:
 
     def _average_gradients(self) -> None:
         """Averages the gradients over ranks, in one operation."""
-        if self._ranks.size == 1:
-            return
         gradients = list(self._gradients.values())
         flat = self._ranks.sum_(torch.cat(gradients)).div_(self._ranks.size)
         for gradient, averaged in zip(gradients, flat.split([len(g) for g in gradients]), strict=True):

@@ -27,8 +27,7 @@ from coterie.core.seeds import generator, restore
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, OtherTeams, Timestep
-from coterie.nets.joint_actions import mask_by_role
-from coterie.nets.layers import encode_actions
+from coterie.nets.joint_actions import encode_actions, mask_by_role
 from coterie.nets.team import Block, ObservationNormalizer
 from coterie.policies.base import Policy
 from coterie.ranks.ranks import ONE, Ranks

@@ -24,9 +24,10 @@ from torch import Tensor
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
 from coterie.algos.base_config import ClippedConfig, Units
 from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState
-from coterie.algos.learner import CentralState, critic_first, timestep_critic_first
+from coterie.algos.learner import CentralState
 from coterie.algos.optimizer import Schedule, scheduled
 from coterie.algos.reward_streams import weighted_streams
+from coterie.algos.sequences import critic_first, timestep_critic_first
 from coterie.config.needs import Needs
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator
@@ -241,7 +242,13 @@ class POCA(ClippedLearner):
         The `coefficients` include the weight of the `entropy` and `clip_eps`, the clip range of the ratio.
         """
         # Loss
-        log_prob, entropy, value = self._evaluate(batch, hidden_state)
+        log_prob, entropy = self.policy.actor.evaluate(
+            batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})
+        )
+        critic_state = hidden_state.get("critic", {})
+        value, _ = self.critic(
+            batch.obs, batch.state, batch.action, batch.present, batch.critic_first, hidden_state=critic_state
+        )
         terms = self.loss_terms(log_prob, entropy, value, batch, clip_eps=coefficients["clip_eps"])
         value_loss = terms.value + self.config.baseline_coef * terms.baseline
         loss = terms.policy + self.config.value_coef * value_loss - coefficients["entropy"] * terms.entropy
@@ -377,17 +384,6 @@ class POCA(ClippedLearner):
         group_state = {name: x[:, :1] for name, x in hidden_state.items()}
         last_value, _ = evaluate(slice(last, last + 1), group_state, False)
         return torch.cat(values), last_value, tree_map(lambda *x: torch.cat(x), *before), hidden_state
-
-    def _evaluate(self, batch: Batch, hidden_state: dict[str, HiddenState]) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns log-probabilities of the actions [.., N], entropies [.., N], and V and baselines [.., 1 + N, K]."""
-        log_prob, entropy = self.policy.actor.evaluate(
-            batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})
-        )
-        critic_state = hidden_state.get("critic", {})
-        value, _ = self.critic(
-            batch.obs, batch.state, batch.action, batch.present, batch.critic_first, hidden_state=critic_state
-        )
-        return log_prob, entropy, value
 
     def loss_terms(
         self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch, *, clip_eps: float | Tensor

@@ -31,10 +31,10 @@ from coterie.algos.algorithm import (
 )
 from coterie.algos.base_config import ClippedConfig, Units
 from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState, joint_mask
-from coterie.algos.learner import CentralState, critic_first, timestep_critic_first
+from coterie.algos.learner import CentralState
 from coterie.algos.optimizer import Schedule, scheduled
 from coterie.algos.other_teams import GlobalCriticLearner, OtherTeamsReader
-from coterie.algos.sequences import critic_values
+from coterie.algos.sequences import critic_first, critic_values, timestep_critic_first
 from coterie.config.needs import SEVERAL, Needs
 from coterie.core.seeds import generator
 from coterie.core.specs import TeamSpec
@@ -304,7 +304,10 @@ class PPO(ClippedLearner, GlobalCriticLearner):
     ) -> Tensor:
         """Takes a gradient step and returns its report [7]. `coefficients` include the weight of the `entropy`."""
         # Loss
-        log_prob, entropy, value = self._evaluate(batch, hidden_state)
+        log_prob, entropy = self.policy.actor.evaluate(
+            batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})
+        )
+        value, _ = self.critic(batch.obs, batch.state, batch.critic_first, hidden_state.get("critic", {}))
         terms = self.loss_terms(log_prob, entropy, value, batch)
         loss = terms.policy - coefficients["entropy"] * terms.entropy + self.config.value_coef * terms.value
         # Optimizer step
@@ -320,7 +323,13 @@ class PPO(ClippedLearner, GlobalCriticLearner):
             obs = obs | self.others.obs(rollout.others)
         state = self._state(rollout.state)
         first = critic_first(rollout, self._centralized) if self._recurrent else None
-        old_value, critic_states, hidden_state = self._values(obs, state, first, before.hidden_state)
+        if first is None:
+            old_value, critic_states, hidden_state = self.critic(obs, state, None, {})[0], {}, {}
+        else:
+            assert self._length is not None
+            old_value, critic_states, hidden_state = critic_values(
+                self.critic, (obs, state), first, before.hidden_state, self._length
+            )
         mean, std = self.value_scale(before.moments)
         value = old_value * std + mean
         valid = valid_mask(rollout)
@@ -386,23 +395,6 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         return self.reward_streams.advantages(
             rewards, value, terminated, boundary, valid=valid, gae_lambda=config.gae_lambda
         )
-
-    def _values(
-        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState
-    ) -> tuple[Tensor, HiddenState, HiddenState]:
-        """Returns normalized values [T + 1, B, N, K], and the critic's hidden states before each sequence and after."""
-        if first is None:
-            return self.critic(obs, state, None, {})[0], {}, {}
-        assert self._length is not None
-        return critic_values(self.critic, (obs, state), first, hidden_state, length=self._length)
-
-    def _evaluate(self, batch: Batch, hidden_state: dict[str, HiddenState]) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns log-probabilities of the actions [.., N], entropies [.., N] and normalized values [.., N, K]."""
-        log_prob, entropy = self.policy.actor.evaluate(
-            batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})
-        )
-        value, _ = self.critic(batch.obs, batch.state, batch.critic_first, hidden_state.get("critic", {}))
-        return log_prob, entropy, value
 
     def loss_terms(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch) -> PPOLoss:
         """Returns the terms of the loss on a minibatch, see `ppo_loss`; for subclasses to override.

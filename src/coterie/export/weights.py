@@ -13,7 +13,8 @@ from coterie.core.errors import UserError
 from coterie.export.signature import reads_last_action
 from coterie.export.subject import Subject
 from coterie.nets.encoders import DictEncoder, Encoder, ImageEncoder
-from coterie.nets.layers import ACTIVATIONS, MLP, action_size
+from coterie.nets.joint_actions import action_size
+from coterie.nets.layers import ACTIVATIONS, MLP
 from coterie.nets.recurrent import GRU, LSTM
 from coterie.nets.team import Block, BlockNetwork, ObservationNormalizer
 from coterie.nets.user_body import UserBody

@@ -15,8 +15,7 @@ from coterie.core.types import HiddenState
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.encoders import build_encoder
-from coterie.nets.joint_actions import JointAction
-from coterie.nets.layers import action_size
+from coterie.nets.joint_actions import JointAction, action_size
 from coterie.nets.team import (
     AgentNetwork,
     Block,

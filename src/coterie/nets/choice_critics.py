@@ -16,8 +16,7 @@ from coterie.core.types import Action, HiddenState
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.encoders import build_encoder
-from coterie.nets.joint_actions import JointAction
-from coterie.nets.layers import action_size, encode_actions
+from coterie.nets.joint_actions import JointAction, action_size, encode_actions
 from coterie.nets.recurrent import unroll_with_burn_in, zero_hidden_state
 from coterie.nets.team import AgentNetwork, Block, CentralEncoder, join_choices, slice_agents, team_blocks
 

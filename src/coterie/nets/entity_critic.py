@@ -14,7 +14,8 @@ from coterie.core.types import Action, HiddenState
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import Activation, NetworkConfig
 from coterie.nets.encoders import build_encoder
-from coterie.nets.layers import ACTIVATIONS, Linear, action_size, encode_actions
+from coterie.nets.joint_actions import action_size, encode_actions
+from coterie.nets.layers import ACTIVATIONS, Linear
 from coterie.nets.recurrent import build_rnn, unroll, zero_hidden_state
 from coterie.nets.user_body import build_body
 

@@ -1,4 +1,4 @@
-"""Action vectors of a team: joint actions, and vectors of different lengths in one tensor."""
+"""Actions as vectors: of a role, of a whole team, and vectors of different lengths in one tensor."""
 
 from __future__ import annotations
 
@@ -6,9 +6,27 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from coterie.core.specs import RoleSpec, TeamSpec
+from coterie.core.device_constants import constant
+from coterie.core.specs import ActionSpec, RoleSpec, TeamSpec
 from coterie.core.types import Action
-from coterie.nets.layers import action_size, encode_actions
+
+
+def action_size(spec: ActionSpec) -> int:
+    """Returns P, the length of an action vector."""
+    return spec.mask_size + spec.continuous
+
+
+def encode_actions(spec: ActionSpec, action: Action) -> Tensor:
+    """Returns actions of a role as vectors [.., n, P]: every choice one-hot, then the continuous numbers."""
+    parts = []
+    if action.discrete is not None:
+        single = len(spec.choices) == 1
+        for k, choices in enumerate(spec.choices):
+            chosen = action.discrete if single else action.discrete[..., k : k + 1]
+            parts.append((chosen == constant(range(choices), chosen.device, torch.int64)).float())
+    if action.continuous is not None:
+        parts.append(action.continuous)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 def last_actions(vectors: dict[str, Tensor], first: Tensor, before: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,5 +1,5 @@
-"""Feed-forward layers with one set of parameters, or with `G` sets that are applied in one batched product, activation
-functions, and action vectors as inputs of layers.
+"""Feed-forward layers with one set of parameters, or with `G` sets that are applied in one batched product, and
+activation functions.
 
 Without sets a layer maps [M, in] to [M, out]. With `G` sets it maps [G, M, in] to [G, M, out]; entry g uses set g.
 """
@@ -12,9 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import precision
-from coterie.core.device_constants import constant
-from coterie.core.specs import ActionSpec
-from coterie.core.types import Action
 from coterie.kernels import switch
 from coterie.kernels.mlp import fused_mlp, mlp
 from coterie.nets.config import Init, NetworkConfig
@@ -176,21 +173,3 @@ class VectorEncoder(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         return obs if obs.is_floating_point() else obs.float()
-
-
-def action_size(spec: ActionSpec) -> int:
-    """Returns P, the length of an action vector."""
-    return spec.mask_size + spec.continuous
-
-
-def encode_actions(spec: ActionSpec, action: Action) -> Tensor:
-    """Returns actions of a role as vectors [.., n, P]: every choice one-hot, then the continuous numbers."""
-    parts = []
-    if action.discrete is not None:
-        single = len(spec.choices) == 1
-        for k, choices in enumerate(spec.choices):
-            chosen = action.discrete if single else action.discrete[..., k : k + 1]
-            parts.append((chosen == constant(range(choices), chosen.device, torch.int64)).float())
-    if action.continuous is not None:
-        parts.append(action.continuous)
-    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)

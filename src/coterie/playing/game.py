@@ -14,8 +14,7 @@ from coterie.core.seeds import generator
 from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec, TeamSpec
 from coterie.core.types import TIME_LEFT, Action, HiddenState, Step, Timestep
 from coterie.envs.contract.vector import VectorEnv, render_env, reset_env, step_env
-from coterie.nets.joint_actions import pad_by_agent
-from coterie.nets.layers import encode_actions
+from coterie.nets.joint_actions import encode_actions, pad_by_agent
 from coterie.playing.episode_recording import round_all
 from coterie.playing.seats import Choice, Seat
 from coterie.policies.base import ActionDistribution, InspectablePolicy, Mode, Policy

@@ -15,8 +15,7 @@ from coterie.functional.behavior_cloning import actions_match, large_margin_loss
 from coterie.functional.choices import mask_logits
 from coterie.functional.exploration import epsilon_greedy
 from coterie.nets.config import NetworkConfig
-from coterie.nets.joint_actions import JointAction, last_actions, pad_by_agent, unpad_by_role
-from coterie.nets.layers import action_size
+from coterie.nets.joint_actions import JointAction, action_size, last_actions, pad_by_agent, unpad_by_role
 from coterie.nets.team import Block, TeamNetwork, join_blocks, join_by_block
 from coterie.policies.base import ActionDistribution, Mode
 from coterie.policies.network_policy import CloningOptions, DemonstrationBatch, NetworkPolicy

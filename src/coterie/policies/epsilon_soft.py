@@ -14,8 +14,7 @@ from coterie.core.types import Action, HiddenState, Timestep
 from coterie.functional.choices import mask_logits
 from coterie.functional.policy_gradient import choice_log_probs, component_log_probs
 from coterie.nets.config import NetworkConfig
-from coterie.nets.joint_actions import JointAction, last_actions, pad_by_agent, unpad_by_role
-from coterie.nets.layers import action_size
+from coterie.nets.joint_actions import JointAction, action_size, last_actions, pad_by_agent, unpad_by_role
 from coterie.nets.team import Block, join_by_block, join_choices
 from coterie.policies.base import Mode
 from coterie.policies.network_policy import DemonstrationBatch

@@ -16,7 +16,7 @@ from coterie.functional.policy_gradient import choice_log_probs, log_prob_and_en
 from coterie.kernels import switch
 from coterie.nets.by_name import ParametersByName
 from coterie.nets.config import NetworkConfig
-from coterie.nets.layers import action_size
+from coterie.nets.joint_actions import action_size
 from coterie.nets.squashed_actions import draw_block_noise
 from coterie.nets.team import Block, TeamNetwork, join_blocks, team_blocks
 from coterie.policies.base import ActionDistribution, Mode

@@ -36,7 +36,7 @@ from coterie.functional.statistics import masked_mean
 from coterie.imitation.demo_batches import DemoBatches, load_demos
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import NetworkConfig
-from coterie.nets.layers import action_size, encode_actions
+from coterie.nets.joint_actions import action_size, encode_actions
 from coterie.nets.team import AgentNetwork, ObservationNormalizer, join_blocks, obs_shape, team_blocks
 from coterie.rewards.signal import (
     OBS_CLIP,

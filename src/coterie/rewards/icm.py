@@ -32,7 +32,7 @@ from coterie.functional.intrinsic_rewards import action_error, curiosity_reward,
 from coterie.functional.statistics import masked_mean
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import NetworkConfig
-from coterie.nets.layers import action_size, encode_actions
+from coterie.nets.joint_actions import action_size, encode_actions
 from coterie.nets.team import AgentNetwork, Block, ObservationNormalizer, TeamNetwork, join_blocks, team_blocks
 from coterie.rewards.signal import (
     OBS_CLIP,

@@ -112,11 +112,13 @@ class ReplayBuffer:
             storage.require_like(timesteps, steps)
         starts = (rollout.first[0] | ~rollout.alive[0]).all()
         ranks = spec.ranks
-        num_start, num_acted = ranks.sum_(torch.stack([starts, rollout.acted[:-1].sum()])).tolist()
-        may_differ = self.resumed or (num_start == ranks.size and self.head > 0)
-        if may_differ and ranks.any(not storage.is_continued_by(self.head, timesteps)):
-            storage.truncate(self.head)
-            self.head += 1
+        counts = torch.stack([starts, rollout.acted[:-1].sum()])
+        num_start, num_acted = (ranks.sum_(counts) if ranks.size > 1 else counts).tolist()
+        if self.resumed or (num_start == ranks.size and self.head > 0):
+            differs = not storage.is_continued_by(self.head, timesteps)
+            if ranks.any(differs) if ranks.size > 1 else differs:
+                storage.truncate(self.head)
+                self.head += 1
         self.resumed = False
         number = self.rollouts[-1][1] + 1 if self.rollouts else 0
         self.rollouts.append((self.head, number))
@@ -288,7 +290,9 @@ class SequenceStorage:
         """Adds the positions of the timesteps [start, stop), whose sequences are complete."""
         if stop <= start:
             return
-        is_start = self._ranks.all_envs(self.is_start[self._indices(start, stop)], 1)
+        is_start = self.is_start[self._indices(start, stop)]
+        if self._ranks.size > 1:
+            is_start = self._ranks.all_envs(is_start, 1)
         counts = is_start.sum(1).tolist()
         self.positions.insert(start, is_start, self.num_sequences)
         self._counts.extend(counts)
