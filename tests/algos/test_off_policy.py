@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from algo_worlds import Everything, env_of
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.graphed import GraphedStep
-from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner, make_replay_buffer, skipped_timesteps
+from coterie.algos.off_policy import OffPolicyConfig, OffPolicyLearner, make_replay_buffer
 from coterie.algos.qlearning import QLearningConfig
 from coterie.core.metrics import undeclared
 from learners import collect_rollout, ddpg_learner, q_learner, sac_learner
@@ -136,7 +136,7 @@ def test_the_buffer_of_a_recurrent_network_has_training_sequences_with_their_bur
 def test_notes_name_timesteps_that_are_not_learned_from(
     settings: dict[str, Any], limit: int | None, expected: tuple[str, ...]
 ):
-    assert skipped_timesteps(OffPolicyConfig(**settings), replace(TEAM, episode_limit=limit), 12) == expected
+    assert OffPolicyConfig(**settings).skipped_timesteps(replace(TEAM, episode_limit=limit), 12) == expected
 
 
 @pytest.mark.parametrize(

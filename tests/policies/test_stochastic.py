@@ -10,7 +10,8 @@ import torch
 
 from coterie.core.types import Action
 from coterie.functional.policy_gradient import log_prob_and_entropy
-from coterie.policies.stochastic import StochasticActor, StochasticPolicy
+from coterie.nets.stochastic_actor import StochasticActor
+from coterie.policies.stochastic import StochasticPolicy
 from policy_cases import CPU, SMALL, draw, make_team, make_timestep
 
 MASK = (True, False, True, True)

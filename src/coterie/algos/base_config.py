@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from coterie.algos.optimizer import Schedule
-from coterie.algos.replay.spec import Storage
+from coterie.algos.replay.spec import SequenceStart, Storage
 from coterie.config import user_code
 from coterie.config.needs import CONTINUOUS, SEVERAL, Needs, needs_of
 from coterie.config.schema import Count
@@ -454,6 +454,40 @@ class OffPolicyConfig(LearnerConfig):
         elif self.batch_size is None:
             found["batch_size"] = Derived(BATCH_SIZE, "networks are not recurrent")
         return found
+
+    def sequences_start(self, team: TeamSpec, rollout_length: int) -> SequenceStart:
+        """Returns the first timestep of training sequences."""
+        if not self.recurrent:
+            return "timestep"
+        if self.sequence_start != "auto":
+            return self.sequence_start
+        limit = team.episode_limit
+        whole = self.burn_in == 0 and limit is not None and limit <= (self.sequence_length or rollout_length)
+        return "episode" if whole else "rollout"
+
+    def skipped_timesteps(self, team: TeamSpec, rollout_length: int) -> tuple[str, ...]:
+        """Returns lines for the user on timesteps that are never learned from."""
+        if not self.recurrent:
+            return ()
+        learned, limit, lines = self.sequence_length or rollout_length, team.episode_limit, []
+        if self.sequences_start(team, rollout_length) == "rollout":
+            if learned < rollout_length:
+                lines.append(
+                    f"algo.sequence_length={learned}: sequences start with rollouts of {rollout_length} timesteps, and "
+                    f"only the first {learned} are learned from. Omit it, or set algo.rollout_length={learned}."
+                )
+            return tuple(lines)
+        if limit is not None and limit > learned:
+            lines.append(
+                f"algo.sequence_length={learned}: episodes have up to {limit} steps, and those after step {learned} "
+                f"are never learned from. Set algo.sequence_length={limit} or algo.sequence_start=rollout."
+            )
+        if self.burn_in:
+            lines.append(
+                f"algo.burn_in={self.burn_in}: the first {self.burn_in} steps of each episode only warm up the hidden "
+                f"state and are never learned from. Set algo.sequence_start=rollout, or omit algo.burn_in."
+            )
+        return tuple(lines)
 
 
 def _gradient_steps(run: RunFacts) -> Derived:

@@ -18,9 +18,9 @@ from coterie.algos.other_teams import OtherTeamsReader
 from coterie.algos.replay.buffer import ReplayBuffer
 from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.algos.replay.memory import describe
-from coterie.algos.replay.spec import ReplaySpec, SequenceStart
+from coterie.algos.replay.spec import ReplaySpec
 from coterie.core.seeds import restore
-from coterie.core.specs import RoleSpec, TeamSpec
+from coterie.core.specs import RoleSpec
 from coterie.core.types import HiddenState
 from coterie.functional.statistics import (
     Moments,
@@ -77,7 +77,7 @@ class OffPolicyLearner(Learner):
         )
         self._replay_checkpoint = ReplayCheckpoint(self.buffer)
         size = describe(self.buffer.spec, self.buffer.nbytes)
-        self.notes = (size, *skipped_timesteps(config, self.team, self.rollout_length))
+        self.notes = (size, *config.skipped_timesteps(self.team, self.rollout_length))
 
     def _create_step(
         self,
@@ -199,7 +199,7 @@ def make_replay_buffer(
         other_roles: Roles of other teams to store.
     """
     rollout_length = context.rollout_length or config.rollout_length
-    start = _sequence_start(config, context.team, rollout_length)
+    start = config.sequences_start(context.team, rollout_length)
     recurrent_length = config.burn_in + (config.sequence_length or rollout_length)
     return ReplayBuffer(
         ReplaySpec(
@@ -221,38 +221,3 @@ def make_replay_buffer(
             ranks=context.ranks,
         )
     )
-
-
-def _sequence_start(config: OffPolicyConfig, team: TeamSpec, rollout_length: int) -> SequenceStart:
-    if not config.recurrent:
-        return "timestep"
-    if config.sequence_start != "auto":
-        return config.sequence_start
-    limit = team.episode_limit
-    whole = config.burn_in == 0 and limit is not None and limit <= (config.sequence_length or rollout_length)
-    return "episode" if whole else "rollout"
-
-
-def skipped_timesteps(config: OffPolicyConfig, team: TeamSpec, rollout_length: int) -> tuple[str, ...]:
-    """Returns lines for the user on timesteps that are never learned from."""
-    if not config.recurrent:
-        return ()
-    learned, limit, lines = config.sequence_length or rollout_length, team.episode_limit, []
-    if _sequence_start(config, team, rollout_length) == "rollout":
-        if learned < rollout_length:
-            lines.append(
-                f"algo.sequence_length={learned}: sequences start with rollouts of {rollout_length} timesteps, and "
-                f"only the first {learned} are learned from. Omit it, or set algo.rollout_length={learned}."
-            )
-        return tuple(lines)
-    if limit is not None and limit > learned:
-        lines.append(
-            f"algo.sequence_length={learned}: episodes have up to {limit} steps, and those after step {learned} are "
-            f"never learned from. Set algo.sequence_length={limit} or algo.sequence_start=rollout."
-        )
-    if config.burn_in:
-        lines.append(
-            f"algo.burn_in={config.burn_in}: the first {config.burn_in} steps of each episode only warm up the hidden "
-            f"state and are never learned from. Set algo.sequence_start=rollout, or omit algo.burn_in."
-        )
-    return tuple(lines)

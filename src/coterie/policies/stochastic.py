@@ -1,12 +1,9 @@
-"""Stochastic policies: categorical choices, Gaussian numbers, or both.
-
-Their network also returns the log-probabilities and entropies that policy gradients need.
-"""
+"""Stochastic policies: categorical choices, Gaussian numbers, or both."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
@@ -14,85 +11,12 @@ from coterie.core.types import Action, HiddenState, Timestep
 from coterie.functional.behavior_cloning import actions_match
 from coterie.functional.policy_gradient import choice_log_probs, log_prob_and_entropy, sample_action
 from coterie.kernels import switch
-from coterie.nets.by_name import ParametersByName
 from coterie.nets.config import NetworkConfig
-from coterie.nets.joint_actions import action_size
 from coterie.nets.squashed_actions import draw_block_noise
-from coterie.nets.team import Block, TeamNetwork, join_blocks, team_blocks
+from coterie.nets.stochastic_actor import StochasticActor
+from coterie.nets.team import Block, join_blocks
 from coterie.policies.base import ActionDistribution, Mode
 from coterie.policies.network_policy import CloningOptions, DemonstrationBatch, NetworkPolicy, by_timestep
-
-
-class StochasticActor(nn.Module):
-    """Logits of choices, means of Gaussian numbers, and their standard deviations.
-
-    Args:
-        team: The team.
-        config: Architecture and inputs.
-        generator: Source of the initial weights.
-        state_dependent_std: The standard deviation is an output of the network instead of a parameter.
-        init_std: Initial standard deviation.
-    """
-
-    def __init__(
-        self,
-        team: TeamSpec,
-        config: NetworkConfig,
-        generator: torch.Generator,
-        *,
-        state_dependent_std: bool,
-        init_std: float,
-    ):
-        super().__init__()
-        self._state_dependent_std = state_dependent_std
-        self.blocks = team_blocks(team, config.share_params)
-        specs = {block.name: block.action_spec for block in self.blocks}
-        outputs = {name: s.mask_size + s.continuous * (2 if state_dependent_std else 1) for name, s in specs.items()}
-        extra_sizes = {name: action_size(spec) for name, spec in specs.items()} if config.obs_last_action else None
-        self.net = TeamNetwork(team, outputs, config, generator, head_gain=0.01, extra_sizes=extra_sizes)
-        self._init_log_std = torch.tensor(init_std).log().item()
-        self.log_std = ParametersByName()
-        for block in self.blocks:
-            if block.action_spec.continuous and not state_dependent_std:
-                shape = (block.n if config.share_params == "none" else 1, block.action_spec.continuous)
-                self.log_std[block.name] = nn.Parameter(torch.full(shape, self._init_log_std))
-
-    def params(self, block: Block, output: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Parameters of a block's distribution [.., n, sum A + C], and log standard deviation [.., n, C] or [n, C]."""
-        spec = block.action_spec
-        if not spec.continuous:
-            return output, None
-        if not self._state_dependent_std:
-            return output, self.log_std[block.name].clamp(-5, 2)
-        params, log_std = output.split([spec.mask_size + spec.continuous, spec.continuous], -1)
-        return params, (log_std + self._init_log_std).clamp(-5, 2)
-
-    def evaluate(
-        self,
-        obs: dict[str, Tree],
-        action_mask: dict[str, Tensor],
-        action: dict[str, Action],
-        first: Tensor | None,
-        hidden_state: HiddenState,
-    ) -> tuple[Tensor, Tensor]:
-        """Returns log-probabilities of actions and entropies, [.., N] each.
-
-        Args:
-            obs: Normalized observations by role [M, n, D], or sequences [L, M, n, D].
-            action_mask: By role [.., n, sum A].
-            action: By role [.., n, ..].
-            first: [L, M, N] bool, needed by recurrent policies.
-            hidden_state: Before the first timestep, by name [M, N, H]; {} for feed-forward policies.
-        """
-        outputs, _ = self.net(obs, first, hidden_state)
-        log_probs, entropies = {}, {}
-        for block in self.blocks:
-            params, log_std = self.params(block, outputs[block.name])
-            mask, block_action = block.join_masks(action_mask), block.join_actions(action)
-            log_probs[block.name], entropies[block.name] = log_prob_and_entropy(
-                block.action_spec, params, block_action, log_std=log_std, mask=mask, kernels=switch.on
-            )
-        return join_blocks(log_probs, self.blocks, -1), join_blocks(entropies, self.blocks, -1)
 
 
 class StochasticPolicy(NetworkPolicy):
