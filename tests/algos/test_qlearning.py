@@ -98,7 +98,7 @@ def payoff_table(algorithm, env):
     timestep, choices = env.reset(), env.spec.roles[0].action.choices[0]
     state = torch.cat([timestep.state["global"], torch.ones(env.num_envs, 1)], -1)  # all of the time is left
     with torch.no_grad():
-        q, _ = algorithm.value(algorithm.policy.obs_normalizer(timestep.obs), None, {}, None)
+        q, _ = algorithm.value.net(algorithm.policy.obs_normalizer(timestep.obs), None, {}, None)
         (block,) = algorithm.policy.blocks
         values = []
         for pair in itertools.product(range(choices), repeat=2):

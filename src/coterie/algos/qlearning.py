@@ -350,14 +350,14 @@ class FeedForwardReader:
     def online(self, value: TeamQNetwork, inputs: Inputs) -> tuple[Q, Q]:
         """Returns Q of the timesteps to learn from, and of all successors without gradient."""
         obs, *_ = inputs
-        q, _ = value(tree_map(lambda x: x[:1], obs), None, {}, None)
+        q, _ = value.net(tree_map(lambda x: x[:1], obs), None, {}, None)
         with torch.no_grad():
-            next_q, _ = value(tree_map(lambda x: x[1:], obs), None, {}, None)
+            next_q, _ = value.net(tree_map(lambda x: x[1:], obs), None, {}, None)
         return q, next_q
 
     def unroll(self, value: TeamQNetwork, inputs: Inputs) -> Q:
         """Returns Q of all T + 1 timesteps."""
-        return value(*inputs)[0]
+        return value.net(*inputs)[0]
 
 
 class QLearning(OffPolicyLearner):

@@ -19,7 +19,7 @@ from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 
 Q = dict[str, Tensor]
 Inputs = tuple[dict[str, Tree], Tensor | None, HiddenState, dict[str, Tensor] | None]
-"""Arguments of a `TeamQNetwork`: observations, `first`, hidden state and further inputs."""
+"""Arguments of a `TeamNetwork`: observations, `first`, hidden state and further inputs."""
 
 
 class RecurrentReader:
@@ -75,7 +75,9 @@ class RecurrentReader:
     @torch.no_grad()
     def _warmed_up(self, value: TeamQNetwork, rollout: Rollout, hidden_state: HiddenState) -> HiddenState:
         """Hidden state of a network after the burn-in."""
-        after = dict(value(*self._policy.network_inputs(rollout.obs, rollout.action, rollout.first, hidden_state))[1])
+        after = dict(
+            value.net(*self._policy.network_inputs(rollout.obs, rollout.action, rollout.first, hidden_state))[1]
+        )
         if self._policy.reads_last_action:
             last = {name: Action(x.discrete[-1]) for name, x in rollout.action.items() if x.discrete is not None}
             after["last"] = self._policy.encode_last(last)
@@ -88,7 +90,7 @@ class RecurrentReader:
 
     def unroll(self, value: TeamQNetwork, inputs: Inputs) -> Q:
         """Returns Q of all T + 1 timesteps."""
-        return value(*inputs)[0]
+        return value.net(*inputs)[0]
 
 
 def _split_timesteps(rollout: Rollout, length: int) -> tuple[Rollout, Rollout]:

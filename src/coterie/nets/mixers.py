@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.tree import Tree
-from coterie.core.types import Action, HiddenState
+from coterie.core.types import Action
 from coterie.functional.choices import best, taken
 from coterie.kernels import switch
 from coterie.kernels.mixing import qmix
@@ -110,12 +110,6 @@ class TeamQNetwork(nn.Module):
         super().__init__()
         self.net, self.mixer, self.encoder = net, mixer, encoder
         self._joint = joint
-
-    def forward(
-        self, obs: dict[str, Tree], first: Tensor | None, hidden_state: HiddenState, extra: dict[str, Tensor] | None
-    ) -> tuple[dict[str, Tensor], HiddenState]:
-        """Returns Q of all choices by block [.., n, A] and the hidden state; arguments as for `TeamNet`."""
-        return self.net(obs, first, hidden_state, extra)
 
     def evaluate(
         self, q: dict[str, Tensor], actions: Choices, *, masks: dict[str, Tensor | None], alive: Tensor,
