@@ -23,6 +23,7 @@ from coterie.envs.worlds import (
     probe,
     skirmish,
     sparse,
+    traffic,
     warehouse,
 )
 
@@ -39,6 +40,7 @@ FAMILIES: dict[str, ModuleType] = {
     "sparse": sparse,
     "overcooked": overcooked,
     "warehouse": warehouse,
+    "traffic": traffic,
 }
 """Package of each family of built-in environments. Its `SCENARIOS` maps names to `module:Class`; it imports no
 environment. Its function `find(name)`, if it has one, returns the target of further names that follow a pattern.

@@ -52,7 +52,8 @@ class Outcome:
         reward: [B, N], the agents' own rewards.
         group_reward: [B, G], rewards of groups.
         terminated: [B] bool, the task ended.
-        agent_terminated: [B, N] bool, the agent died while the episode continues.
+        agent_terminated: [B, N] bool, the agent died while the episode continues. If it is alive in the next state, its
+            slot has begun its next life.
         metrics: [B] by name, or a function that computes them. It is called only when an episode ends.
     """
 
@@ -200,7 +201,8 @@ class WorldEnv(RandomizableEnv, CapturableEnv):
         if resetting is not None:
             self._starts.restart_ended(resetting)
         step = self._make_step(outcome, resetting)
-        return step, self._timestep(self._no_envs if resetting is None else resetting, observation)
+        first = self._no_envs if resetting is None else resetting
+        return step, self._timestep(first, observation, outcome.agent_terminated)
 
     def _advance(
         self, action: dict[str, Action], noise: Tensor | None, resetting: Tensor | None, initial: State | None
@@ -315,18 +317,22 @@ class WorldEnv(RandomizableEnv, CapturableEnv):
             return outcome.metrics
         return {name: value.masked_fill(resetting, 0) for name, value in outcome.metrics.items()}
 
-    def _timestep(self, first: Tensor, observation: Observation | None = None) -> Timestep:
+    def _timestep(self, first: Tensor, observation: Observation | None = None, died: Tensor | None = None) -> Timestep:
         """Returns the current timestep.
 
         Args:
             first: environments whose episode starts with it, [B] bool.
             observation: the observation of the current state, if it is known.
+            died: agents that the world's step terminated, [B, N] bool; None for none.
         """
         observation = self.world.observe(self._state) if observation is None else observation
         alive = self._all_agents if observation.alive is None else observation.alive
         agent_first = self._per_agent(first)
         if self.spec.agents_can_die:
-            agent_first = alive & (agent_first | ~self._alive)
+            starts = agent_first | ~self._alive
+            if died is not None:  # the step that ends an episode begins no next life
+                starts = starts | (died & ~self._final.unsqueeze(1))
+            agent_first = alive & starts
         self._alive = alive
         acted = self._all_envs if self._final is self._no_envs else ~self._final
         return Timestep(
