@@ -71,8 +71,8 @@ class Junction(World):
     """Cars arrive at the edge, drive to the end of a random route, and leave; they must not share a square.
 
     A car's slot can be used again in the step in which it leaves. The new car then starts with `first` True.
-    Metrics, at the last step: `success` (no collision in the episode), `collisions` (cars on shared squares, summed over
-    the steps), `arrived` (cars that reached the end of their routes).
+    Metrics, at the last step: `success` (no collision in the episode), `collisions` (cars on shared squares, summed
+    over the steps), `arrived` (cars that reached the end of their routes).
     """
 
     level: Level
@@ -119,13 +119,15 @@ class Junction(World):
         none = torch.zeros(num_envs, cars, dtype=torch.bool, device=noise.device)
         count = torch.zeros(num_envs, device=noise.device)
         return {
-            **{"alive": none, "braked": none, "route": zeros, "place": zeros, "age": zeros},
-            **{"collisions": count, "arrived": count},
+            **dict.fromkeys(("alive", "braked"), none),
+            **dict.fromkeys(("route", "place", "age"), zeros),
+            **dict.fromkeys(("collisions", "arrived"), count),
         }
 
     def step(self, state: State, action: dict[str, Action], noise: Tensor | None) -> tuple[State, Outcome]:
         chosen = action[ROLE].discrete
-        assert chosen is not None and noise is not None
+        assert chosen is not None
+        assert noise is not None
         config, alive, route = self.config, state["alive"], state["route"]
         brakes = chosen.squeeze(-1) == BRAKE
         place = state["place"] + (~brakes).long()

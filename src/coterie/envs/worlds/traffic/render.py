@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 from PIL import Image
@@ -77,7 +78,7 @@ def _lanes(level: Level, size: int) -> dict[Square, list[Square]]:
     """Returns the headings of the lanes on each road square; those of turns only on the squares where they turn."""
     found: dict[Square, list[Square]] = {}
     for path in _paths(level, size):
-        for square, after in zip(path, path[1:], strict=False):
+        for square, after in pairwise(path):
             heading = (after[0] - square[0], after[1] - square[1])
             if heading not in found.setdefault(square, []):
                 found[square].append(heading)

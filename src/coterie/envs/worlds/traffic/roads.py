@@ -40,8 +40,8 @@ def lanes(level: Level, size: int) -> tuple[_Lane, ...]:
 def routes(level: Level, size: int) -> list[list[list[Square]]]:
     """Returns the routes of each arrival, as squares from the arrival to the edge.
 
-    A route goes straight, right or left at its first junctions: at none in `easy`, at one in `medium`, at two in `hard`.
-    At all others it goes straight.
+    A route goes straight, right or left at its first junctions: at none in `easy`, one in `medium`, two in `hard`. At
+    all others it goes straight.
     """
     junctions = {"easy": 0, "medium": 1, "hard": 2}[level]
     grid = lanes(level, size)
