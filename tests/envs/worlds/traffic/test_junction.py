@@ -1,0 +1,357 @@
+"""Traffic junctions: literal situations, and a plain Python reference on random actions."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from coterie.checks.environment.contract import check
+from coterie.core.types import Action
+from coterie.envs.make import make
+from coterie.envs.worlds.traffic.junction import BRAKE, GAS, Easy, EasyConfig, Hard, HardConfig, Medium, MediumConfig
+from coterie.envs.worlds.traffic.roads import lanes, roads, routes
+
+WORLDS: dict[str, tuple[Any, Any]] = {
+    "easy": (Easy, EasyConfig),
+    "medium": (Medium, MediumConfig),
+    "hard": (Hard, HardConfig),
+}
+DOWN, ACROSS = 0, 1
+"""Routes of junction-easy."""
+
+
+def world_of(level: str, **settings: Any) -> Any:
+    world, config = WORLDS[level]
+    return world(config(**settings), True)
+
+
+def state_of(world: Any, *cars: tuple[int, int, int] | None) -> dict[str, torch.Tensor]:
+    """Returns the state of one environment with cars as (route, place, age); None for an empty slot."""
+    state = world.reset(torch.zeros(1, 1))
+    state["alive"] = torch.tensor([[car is not None for car in cars]])
+    for k, name in enumerate(("route", "place", "age")):
+        state[name] = torch.tensor([[0 if car is None else car[k] for car in cars]])
+    return state
+
+
+def step(world: Any, state: dict[str, torch.Tensor], *actions: int, noise: list[float] | None = None):
+    """Steps one environment; without noise no car arrives."""
+    uniform = torch.full((1, world.step_noise_size), 0.999) if noise is None else torch.tensor([noise])
+    return world.step(state, {"car": Action(discrete=torch.tensor(actions).view(1, -1, 1))}, uniform)
+
+
+# -------------------------------------------------------------------------------------------------------------- routes
+
+
+def test_routes_of_an_easy_junction_cross_in_the_middle():
+    down = [(0, 2), (1, 2), (2, 2), (3, 2), (4, 2)]
+    assert routes("easy", 5) == [[down], [[(column, row) for row, column in down]]]
+
+
+def test_cars_keep_to_the_right_and_go_straight_right_or_left():
+    from_top, from_bottom = routes("medium", 6)[:2]
+    assert from_top == [
+        [(0, 2), (1, 2), (2, 2), (3, 2), (4, 2), (5, 2)],
+        [(0, 2), (1, 2), (2, 2), (2, 1), (2, 0)],
+        [(0, 2), (1, 2), (2, 2), (3, 2), (3, 3), (3, 4), (3, 5)],
+    ]
+    assert from_bottom[1] == [(5, 3), (4, 3), (3, 3), (3, 4), (3, 5)]
+
+
+def test_a_hard_junction_has_seven_routes_per_arrival():
+    found = routes("hard", 18)
+    assert [len(paths) for paths in found] == [7] * 8
+    # From the top on the left: straight and left, then straight through the third junction.
+    assert found[0][2] == [(row, 4) for row in range(14)] + [(13, column) for column in range(5, 18)]
+    # Right at the first junction leads off the grid.
+    assert found[0][3] == [(row, 4) for row in range(5)] + [(4, column) for column in range(3, -1, -1)]
+
+
+@pytest.mark.parametrize(("level", "size"), [("easy", 7), ("medium", 14), ("hard", 18), ("hard", 9)])
+def test_routes_lead_from_one_edge_to_another_along_lanes(level, size):
+    directions = {lane[0] for lane in lanes(level, size)}
+    for path in (path for arrival in routes(level, size) for path in arrival):
+        steps = {(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(path)}
+        assert steps <= directions
+        assert len(set(path)) == len(path)
+        (row, column), (end_row, end_column) = path[0], path[-1]
+        assert {0, size - 1} & {row, column}
+        assert {0, size - 1} & {end_row, end_column}
+
+
+# --------------------------------------------------------------------------------------------------- single situations
+
+
+def test_a_car_that_drives_on_or_brakes_pays_for_its_time():
+    world = world_of("easy", cars=2)
+    state, outcome = step(world, state_of(world, (DOWN, 1, 1), (ACROSS, 0, 4)), GAS, BRAKE)
+    assert state["place"].tolist() == [[2, 0]]
+    assert outcome.reward[0].tolist() == pytest.approx([-0.02, -0.05])
+    assert outcome.agent_terminated.tolist() == [[False, False]]
+
+
+def test_cars_on_one_square_pay_ten_each():
+    world = world_of("easy", cars=3)
+    before = state_of(world, (DOWN, 2, 2), (ACROSS, 3, 4), (ACROSS, 6, 6))
+    state, outcome = step(world, before, GAS, BRAKE, BRAKE)
+    assert outcome.reward[0].tolist() == pytest.approx([-10.03, -10.05, -0.07])
+    assert state["collisions"].tolist() == [2]
+    assert outcome.metrics()["success"].tolist() == [0]
+    state, outcome = step(world, state, GAS, BRAKE, GAS)
+    assert outcome.reward[0].tolist() == pytest.approx([-0.04, -0.06, 0])
+    assert outcome.metrics()["success"].tolist() == [0], "a collision is never forgotten"
+
+
+def test_cars_that_cross_one_after_the_other_do_not_collide():
+    world = world_of("easy", cars=2)
+    state, outcome = step(world, state_of(world, (DOWN, 3, 3), (ACROSS, 2, 2)), GAS, GAS)
+    assert outcome.reward[0].tolist() == pytest.approx([-0.04, -0.03])
+    assert outcome.metrics()["success"].tolist() == [1]
+    assert world.squares(state).unique().numel() == 2
+
+
+def test_a_car_at_the_end_of_its_route_leaves_without_a_reward():
+    world = world_of("easy", cars=2)
+    state, outcome = step(world, state_of(world, (DOWN, 6, 9), (ACROSS, 6, 9)), GAS, BRAKE)
+    assert outcome.reward[0].tolist() == pytest.approx([0, -0.1])
+    assert outcome.agent_terminated.tolist() == [[True, False]]
+    assert state["alive"].tolist() == [[False, True]]
+    assert outcome.metrics()["arrived"].tolist() == [1]
+
+
+def test_arrivals_fill_random_free_slots_in_the_order_of_their_places():
+    world = world_of("easy", cars=3, arrival_rate=0.5)
+    before = state_of(world, None, (DOWN, 3, 3), None)
+    both, last_first = [0.4, 0.4, 0, 0], [0.9, 0, 0.1]
+    state, outcome = step(world, before, GAS, GAS, GAS, noise=[*both, *last_first])
+    assert state["alive"].tolist() == [[True, True, True]]
+    assert state["route"].tolist() == [[ACROSS, DOWN, DOWN]]
+    assert state["place"].tolist() == [[0, 4, 0]]
+    assert outcome.reward[0].tolist() == pytest.approx([0, -0.04, 0])
+    full = state_of(world, None, (DOWN, 3, 3), (DOWN, 1, 1))
+    state, _ = step(world, full, GAS, GAS, GAS, noise=[*both, *last_first])
+    assert state["route"].tolist() == [[DOWN, DOWN, DOWN]], "the second place found no free slot"
+
+
+def test_an_arrival_on_an_occupied_square_costs_only_the_car_that_stayed_there():
+    world = world_of("easy", cars=2, arrival_rate=0.5)
+    state, outcome = step(world, state_of(world, (DOWN, 0, 0), None), BRAKE, GAS, noise=[0.4, 0.9, 0, 0, 0, 0])
+    assert state["alive"].tolist() == [[True, True]]
+    assert outcome.reward[0].tolist() == pytest.approx([-10.01, 0])
+    assert state["collisions"].tolist() == [2]
+
+
+def test_a_slot_is_used_again_in_the_step_in_which_its_car_leaves():
+    env = make("traffic/junction-easy", {"cars": 1, "arrival_rate": 1.0, "size": 5, "episode_limit": 40}, num_envs=1)
+    timestep = env.reset()
+    assert not timestep.alive.any()
+    gas = {"car": Action(discrete=torch.zeros(1, 1, 1, dtype=torch.int64))}
+    firsts, ends = [], []
+    for _ in range(40):
+        result, timestep = env.step(gas)
+        firsts.append(timestep.first.item())
+        ends.append(result.terminated.item())
+        assert timestep.alive.all()
+    # A life has five timesteps, and the step that ends the episode begins no next life.
+    assert firsts == [now % 5 == 0 and now < 39 for now in range(40)]
+    assert ends == [now % 5 == 0 and now > 0 for now in range(40)]
+
+
+# --------------------------------------------------------------------------------------------------------- observations
+
+
+def test_a_car_without_vision_observes_its_action_route_square_and_the_cars_on_it():
+    world = world_of("easy", cars=3)
+    before = state_of(world, (DOWN, 2, 2), (ACROSS, 3, 4), None)
+    state, _ = step(world, before, GAS, BRAKE, GAS)
+    obs = world.observe(state).obs["car"][0]
+    middle = [0.0] * 14
+    middle[6] = 1  # three squares of the road from the top and three from the left come before
+    assert obs.tolist() == [[0, 0, *middle, 2], [1, 1, *middle, 2], [0] * 17]
+
+
+def test_vision_shows_roads_and_cars_around_the_car():
+    world = world_of("easy", cars=3, vision=1, observe_position=True)
+    obs = world.observe(state_of(world, (DOWN, 2, 2), (ACROSS, 3, 4), (ACROSS, 0, 0))).obs["car"][0]
+    assert obs[0, :4].tolist() == pytest.approx([0, 0, 2 / 6, 3 / 6])
+    road, cars = obs[0, 4:].view(9, 2).T
+    assert road.tolist() == [0, 1, 0, 0, 1, 0, 1, 1, 1]
+    assert cars.tolist() == [0, 0, 0, 0, 1, 0, 0, 1, 0]
+    road, cars = obs[2, 4:].view(9, 2).T  # at the edge
+    assert road.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0]
+    assert cars.tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0]
+
+
+# ------------------------------------------------------------------------------------------------------------ reference
+
+
+class Reference:
+    """One junction in plain Python, with the rules of the page, from the same uniform numbers."""
+
+    def __init__(self, level: str, config: Any):
+        self.level, self.config = level, config
+        self.arrivals = routes(level, config.size)
+        self.paths = [path for paths in self.arrivals for path in paths]
+        self.road = sorted({square for path in self.paths for square in path})
+        self.cars: list[dict[str, Any] | None] = [None] * config.cars
+        self.collisions = self.arrived = 0
+
+    def step(self, actions: list[int], noise: list[float]) -> tuple[list[float], list[bool]]:
+        config, places = self.config, len(self.arrivals)
+        left, acted = [False] * config.cars, list(self.cars)
+        for i, car in enumerate(self.cars):
+            if car is None:
+                continue
+            car["age"] += 1
+            car["braked"] = actions[i] == BRAKE
+            if actions[i] == GAS:
+                car["place"] += 1
+            if car["place"] == len(self.paths[car["route"]]):
+                self.cars[i], left[i] = None, True
+                self.arrived += 1
+        free = [i for i in range(config.cars) if self.cars[i] is None]
+        free.sort(key=lambda i: noise[2 * places + i])
+        for place in range(places):
+            if noise[place] < config.arrival_rate and free:
+                per_place = len(self.arrivals[place])
+                route = place * per_place + int(noise[places + place] * per_place)
+                self.cars[free.pop(0)] = {"route": route, "place": 0, "age": 0, "braked": False}
+        rewards = [0.0] * config.cars
+        for i, car in enumerate(self.cars):
+            if car is None:
+                continue
+            hit = sum(self.at(other) == self.at(car) for other in self.cars if other is not None) > 1
+            self.collisions += hit
+            if acted[i] is car:
+                rewards[i] = -config.time_penalty * car["age"] - config.collision_penalty * hit
+        return rewards, left
+
+    def at(self, car: dict[str, Any]) -> tuple[int, int]:
+        return self.paths[car["route"]][car["place"]]
+
+    def observation(self, car: dict[str, Any] | None, size: int) -> list[float]:
+        if car is None:
+            return [0.0] * size
+        row, column = self.at(car)
+        seen: list[float] = [float(car["braked"]), car["route"] / (len(self.paths) - 1)]
+        if self.config.observe_position:
+            seen += [row / (self.config.size - 1), column / (self.config.size - 1)]
+        reach = range(-self.config.vision, self.config.vision + 1)
+        for square in ((row + down, column + across) for down in reach for across in reach):
+            known = square in self.road
+            if self.config.observe_position:
+                seen.append(float(known))
+            else:
+                kinds = [0.0] * (len(self.road) + 1)
+                kinds[self.road.index(square) if known else len(self.road)] = 1
+                seen += kinds
+            seen.append(float(sum(other is not None and self.at(other) == square for other in self.cars)))
+        return seen
+
+
+CASES = [
+    ("easy", {}),
+    ("easy", {"vision": 1, "cars": 7, "arrival_rate": 0.6}),
+    ("medium", {"observe_position": True, "vision": 2}),
+    ("medium", {"vision": 1, "size": 6, "cars": 3, "time_penalty": 0.5, "collision_penalty": 3.0}),
+    ("hard", {"arrival_rate": 0.3}),
+    ("hard", {"size": 9, "vision": 3, "observe_position": True, "arrival_rate": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("level", "settings"), CASES)
+def test_random_episodes_equal_a_plain_reference(level, settings):
+    num_envs, steps = 3, 30
+    world = world_of(level, **settings)
+    references = [Reference(level, world.config) for _ in range(num_envs)]
+    generator = torch.Generator().manual_seed(0)
+    state = world.reset(torch.zeros(num_envs, 1))
+    for _ in range(steps):
+        actions = (torch.rand(num_envs, world.config.cars, 1, generator=generator) < 0.3).long()
+        noise = torch.rand(num_envs, world.step_noise_size, generator=generator)
+        state, outcome = world.step(state, {"car": Action(discrete=actions)}, noise)
+        seen = world.observe(state)
+        metrics = outcome.metrics()
+        for b, reference in enumerate(references):
+            rewards, left = reference.step(actions[b, :, 0].tolist(), noise[b].tolist())
+            assert outcome.reward[b].tolist() == pytest.approx(rewards)
+            assert outcome.agent_terminated[b].tolist() == left
+            assert seen.alive[b].tolist() == [car is not None for car in reference.cars]
+            size = seen.obs["car"].shape[-1]
+            expected = [reference.observation(car, size) for car in reference.cars]
+            np.testing.assert_allclose(seen.obs["car"][b].numpy(), expected, atol=1e-6)
+            assert metrics["success"][b] == (reference.collisions == 0)
+            assert metrics["collisions"][b] == reference.collisions
+            assert metrics["arrived"][b] == reference.arrived
+    assert metrics["collisions"].sum() > 0
+    assert metrics["arrived"].sum() > 0
+
+
+# ---------------------------------------------------------------------------------------------------------- environment
+
+
+@pytest.mark.parametrize(
+    "level", ["easy", pytest.param("medium", marks=pytest.mark.slow), pytest.param("hard", marks=pytest.mark.slow)]
+)
+def test_junctions_keep_the_contract_of_environments(level):
+    settings = {"episode_limit": 12, "arrival_rate": 0.5}
+    report = check(lambda n, seed: make(f"traffic/junction-{level}", settings, n, seed, with_state=True), 60, 4)
+    assert not report.findings
+
+
+def test_episodes_end_at_the_limit():
+    for terminates in (False, True):
+        env = make("traffic/junction-easy", {"episode_limit": 2, "terminate_at_limit": terminates}, num_envs=2)
+        env.reset()
+        none = {"car": Action(discrete=torch.zeros(2, 5, 1, dtype=torch.int64))}
+        assert not env.step(none)[0].episode_truncated.any()
+        last, timestep = env.step(none)
+        assert last.episode_terminated.tolist() == [terminates] * 2
+        assert last.episode_truncated.tolist() == [not terminates] * 2
+        assert not timestep.acted.any()
+        assert last.metrics["success"].tolist() == [1, 1]
+
+
+def test_the_arrival_rate_can_differ_between_environments():
+    world = world_of("hard")
+    state = world.reset(torch.zeros(2, 1)) | {"arrival_rate": torch.tensor([0.0, 1.0])}
+    actions = torch.zeros(2, 20, 1, dtype=torch.int64)
+    state, _ = world.step(state, {"car": Action(discrete=actions)}, torch.rand(2, world.step_noise_size))
+    assert state["alive"].sum(1).tolist() == [0, 8]
+
+
+@pytest.mark.parametrize(
+    ("level", "settings", "message"),
+    [
+        ("easy", {"size": 8}, "size=8 does not fit the roads. Choose an odd number."),
+        ("medium", {"size": 7}, "size=7 does not fit the roads. Choose an even number."),
+        ("hard", {"size": 6}, "size=6 does not fit the roads. Choose a multiple of 3 from 9."),
+        ("easy", {"vision": 7}, "vision=7 is beyond the grid. Choose at most size - 1 = 6."),
+    ],
+)
+def test_grids_on_which_the_roads_do_not_fit_are_refused(level, settings, message):
+    with pytest.raises(ValidationError, match=message):
+        WORLDS[level][1](**settings)
+
+
+def test_pictures_show_cars_and_collisions():
+    env = make("traffic/junction-easy", num_envs=1, seed=0)
+    env.reset()
+    empty = env.render(0, 240)
+    assert empty.shape == (240, 240, 3)
+    world = env.world
+    one = world.render(state_of(world, (DOWN, 3, 3), None, None, None, None), 240)
+    both = world.render(state_of(world, (DOWN, 3, 3), (ACROSS, 3, 3), None, None, None), 240)
+    assert (one != empty).any()
+    assert (both != one).any()
+
+
+def test_every_window_of_a_road_square_has_it_in_the_middle():
+    table = roads("hard", 18, 2)
+    assert table.window[:-1, 12].tolist() == list(range(len(table.squares)))
+    assert (table.window[-1] == len(table.squares)).all()
