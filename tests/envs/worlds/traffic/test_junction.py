@@ -11,10 +11,22 @@ import torch
 from pydantic import ValidationError
 
 from coterie.checks.environment.contract import check
+from coterie.config.schema import Choice
 from coterie.core.types import Action
 from coterie.envs.make import make
-from coterie.envs.worlds.traffic.junction import BRAKE, GAS, Easy, EasyConfig, Hard, HardConfig, Medium, MediumConfig
-from coterie.envs.worlds.traffic.roads import lanes, roads, routes
+from coterie.envs.worlds.traffic.junction import (
+    BRAKE,
+    GAS,
+    Easy,
+    EasyConfig,
+    Hard,
+    HardConfig,
+    Medium,
+    MediumConfig,
+    positions,
+)
+from coterie.envs.worlds.traffic.roads import Level, lanes, roads, routes
+from coterie.envs.worlds.traffic.scripts import gas, right_of_way
 
 WORLDS: dict[str, tuple[Any, Any]] = {
     "easy": (Easy, EasyConfig),
@@ -193,7 +205,7 @@ def test_vision_shows_roads_and_cars_around_the_car():
 class Reference:
     """One junction in plain Python, with the rules of the page, from the same uniform numbers."""
 
-    def __init__(self, level: str, config: Any):
+    def __init__(self, level: Level, config: Any):
         self.level, self.config = level, config
         self.arrivals = routes(level, config.size)
         self.paths = [path for paths in self.arrivals for path in paths]
@@ -295,13 +307,13 @@ def test_random_episodes_equal_a_plain_reference(level, settings):
 # ---------------------------------------------------------------------------------------------------------- environment
 
 
-@pytest.mark.parametrize(
-    "level", ["easy", pytest.param("medium", marks=pytest.mark.slow), pytest.param("hard", marks=pytest.mark.slow)]
-)
-def test_junctions_keep_the_contract_of_environments(level):
+@pytest.mark.slow
+@pytest.mark.parametrize("level", WORLDS)
+def test_junctions_keep_the_contract_of_environments(level, steady_clock: None):
     settings = {"episode_limit": 12, "arrival_rate": 0.5}
     report = check(lambda n, seed: make(f"traffic/junction-{level}", settings, n, seed, with_state=True), 60, 4)
-    assert not report.findings
+    assert not report.findings, report
+    assert report.summary["resume"] == "bit-for-bit"
 
 
 def test_episodes_end_at_the_limit():
@@ -340,15 +352,40 @@ def test_grids_on_which_the_roads_do_not_fit_are_refused(level, settings, messag
 
 
 def test_pictures_show_cars_and_collisions():
-    env = make("traffic/junction-easy", num_envs=1, seed=0)
-    env.reset()
-    empty = env.render(0, 240)
+    world = world_of("easy")
+    empty = world.render(state_of(world, None, None, None, None, None), 240)
     assert empty.shape == (240, 240, 3)
-    world = env.world
     one = world.render(state_of(world, (DOWN, 3, 3), None, None, None, None), 240)
     both = world.render(state_of(world, (DOWN, 3, 3), (ACROSS, 3, 3), None, None, None), 240)
     assert (one != empty).any()
     assert (both != one).any()
+
+
+@pytest.mark.parametrize("settings", [{}, {"vision": 1}, {"observe_position": True}])
+@pytest.mark.parametrize("level", WORLDS)
+def test_squares_and_routes_can_be_read_from_observations(level, settings):
+    world = world_of(level, **settings)
+    count = min(world.config.cars, 2 if level == "easy" else 12)
+    cars = [(route, route % 4, 0) for route in range(count)]
+    state = state_of(world, *cars, *[None] * (world.config.cars - count))
+    square, route = positions(world.observe(state).obs["car"], world.config)
+    assert square[0, :count].equal(world.squares(state)[0, :count])
+    assert route[0, :count].equal(state["route"][0, :count])
+
+
+@pytest.mark.parametrize("level", WORLDS)
+def test_right_of_way_avoids_all_collisions_and_gas_does_not(level):
+    env = make(f"traffic/junction-{level}", {}, 64, 0)
+    success = {}
+    for script in (gas, right_of_way):
+        act = script(env.spec.default_teams()[0], Choice(name=env.spec.name, params=WORLDS[level][1]()))
+        timestep = env.reset(0)
+        for _ in range({"easy": 20, "medium": 40, "hard": 80}[level]):
+            result, timestep = env.step(act(timestep))
+        success[script.__name__] = float(result.metrics["success"].mean())
+        assert result.metrics["arrived"].min() > 0
+    assert success["right_of_way"] == 1
+    assert success["gas"] < 0.8
 
 
 def test_every_window_of_a_road_square_has_it_in_the_middle():

@@ -17,6 +17,7 @@ SCENARIOS: dict[str, str] = {
 
 SCRIPTS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "*": {
+        "right_of_way": (f"{_HERE}.scripts:right_of_way", ("car",)),
         "gas": (f"{_HERE}.scripts:gas", ("car",)),
     },
 }

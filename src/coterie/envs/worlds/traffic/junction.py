@@ -210,6 +210,19 @@ class Junction(World):
         return draw(self.spec.name, self.level, self.config.size, cars, score, size)
 
 
+def positions(obs: Tensor, config: JunctionConfig) -> tuple[Tensor, Tensor]:
+    """Returns the road square and the route of every car [.., N] int64, read from observations [.., N, D]."""
+    table = roads(config.level, config.size, config.vision)
+    route = (obs[..., 1] * (len(table.route) - 1)).round().long()
+    if config.observe_position:
+        at = (obs[..., 2:4] * (config.size - 1)).round().long()
+        squares = table.squares.to(obs.device)
+        return (at.unsqueeze(-2) == squares).all(-1).byte().argmax(-1), route
+    none = len(table.squares)
+    own = _head(config) + table.window.shape[1] // 2 * (none + 2)
+    return obs[..., own : own + none].argmax(-1), route
+
+
 def _head(config: JunctionConfig) -> int:
     """Number of features before the window: last action, route, and the position if it is observed as numbers."""
     return 4 if config.observe_position else 2

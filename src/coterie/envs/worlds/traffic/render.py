@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from itertools import pairwise
 
 import numpy as np
 from PIL import Image
@@ -17,6 +16,8 @@ _ASPHALT: Color = (150, 155, 163)
 _JUNCTION: Color = (128, 133, 142)
 _MARK: Color = (196, 200, 206)
 _CRASH: Color = (214, 48, 39)
+_SHIFT = 0.12
+"""Offset of cars that share a square, in squares."""
 _COLORS = tuple(PALETTE[name] for name in ("blue", "orange", "green", "pink", "sky", "yellow"))
 
 
@@ -41,8 +42,8 @@ def draw(
     canvas = Image.new("RGB", (pixels * k, pixels * k), _GRASS)
     pen = Pen(canvas, unit)
 
-    def at(square: Square) -> Pen:
-        return pen.at(across + (square[1] + 0.5) * unit, top * k + (square[0] + 0.5) * unit)
+    def at(square: Square, shift: float = 0.0) -> Pen:
+        return pen.at(across + (square[1] + 0.5 + shift) * unit, top * k + (square[0] + 0.5 - shift) * unit)
 
     for square, headings in _lanes(level, size).items():
         crossing = len(headings) > 1
@@ -51,17 +52,14 @@ def draw(
             _arrow(at(square), headings[0])
     paths = _paths(level, size)
     squares = {number: paths[route][place] for number, (route, place) in cars.items()}
-    shared = [square for square in squares.values() if list(squares.values()).count(square) > 1]
-    for square in shared:
+    on_square = {square: [n for n, other in squares.items() if other == square] for square in squares.values()}
+    for square in (square for square, numbers in on_square.items() if len(numbers) > 1):
         at(square).disc(0, 0, 0.48, (*_CRASH, 110), rim=_CRASH, width=0.06)
     for number, (route, place) in cars.items():
         square = squares[number]
-        before = paths[route][max(place - 1, 0)]
-        after = paths[route][min(place + 1, len(paths[route]) - 1)]
-        heading = (after[0] - square[0], after[1] - square[1])
-        if heading == (0, 0):
-            heading = (square[0] - before[0], square[1] - before[1])
-        _car(at(square), heading, _COLORS[number % len(_COLORS)], number)
+        numbers = on_square[square]
+        shift = (2 * numbers.index(number) - len(numbers) + 1) * _SHIFT
+        _car(at(square, shift), _heading(paths[route], place), _COLORS[number % len(_COLORS)], number)
     image = canvas.reduce(k)
     if header:
         header.write(image)
@@ -78,13 +76,17 @@ def _lanes(level: Level, size: int) -> dict[Square, list[Square]]:
     """Returns the headings of the lanes on each road square; those of turns only on the squares where they turn."""
     found: dict[Square, list[Square]] = {}
     for path in _paths(level, size):
-        for square, after in pairwise(path):
-            heading = (after[0] - square[0], after[1] - square[1])
+        for place, square in enumerate(path):
+            heading = _heading(path, place)
             if heading not in found.setdefault(square, []):
                 found[square].append(heading)
-        last, before = path[-1], path[-2]
-        found.setdefault(last, [(last[0] - before[0], last[1] - before[1])])
     return found
+
+
+def _heading(path: list[Square], place: int) -> Square:
+    """Returns the direction to the next square of a route, at its end that from the one before."""
+    before, after = (path[place], path[place + 1]) if place + 1 < len(path) else (path[place - 1], path[place])
+    return after[0] - before[0], after[1] - before[1]
 
 
 def _toward(heading: Square, along: float, aside: float) -> tuple[float, float]:
