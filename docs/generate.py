@@ -38,6 +38,7 @@ from coterie.config.wrappers import WrappersConfig  # noqa: E402
 from coterie.envs.worlds.foraging.foraging import ForagingConfig  # noqa: E402
 from coterie.envs.worlds.matrix.matrix_game import MatrixConfig  # noqa: E402
 from coterie.envs.worlds.overcooked.overcooked import OvercookedConfig  # noqa: E402
+from coterie.envs.worlds.traffic.junction import JunctionConfig  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
 _BLOCK = re.compile(r"(<!-- (generated|measured): ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -68,6 +69,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "probes": exact_worlds.probes,
     "rewards-keys": partial(key_table, RewardsConfig, "rewards."),
     "run-keys": program.run_keys,
+    "traffic-keys": partial(key_table, JunctionConfig, "env."),
     "tune-ranges": searches.ranges,
     "wrapper-keys": partial(key_table, WrappersConfig, "env.wrappers."),
 }

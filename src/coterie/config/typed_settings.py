@@ -1121,6 +1121,31 @@ class WarehouseSettings(TypedDict, total=False):
     """Probability that an agent on a highway starts with a requested shelf."""
 
 
+class TrafficSettings(TypedDict, total=False):
+    """Settings of the environments traffic/*."""
+
+    name: Literal["traffic/junction-easy", "traffic/junction-medium", "traffic/junction-hard"]
+    """Environment."""
+    cars: int
+    """Maximum number of cars at a time: the number of agents."""
+    size: int
+    """Side length of the grid in squares."""
+    vision: int
+    """View range of cars in squares along each axis; 0: the car's own square."""
+    arrival_rate: float
+    """Probability per step that a car arrives, at each of the places of arrival."""
+    collision_penalty: float
+    """Subtracted from the reward of every car that shares its square, in each step."""
+    time_penalty: float
+    """Subtracted from the reward of every car in each step, times the number of its steps so far."""
+    observe_position: bool
+    """Observe the car's position as two numbers and squares as road or not, instead of one-hot road squares."""
+    episode_limit: int | None
+    """Maximum number of steps before truncation; None: no limit."""
+    terminate_at_limit: bool
+    """Treat the step limit as termination instead of truncation."""
+
+
 class ExtrinsicSettings(TypedDict, total=False):
     """Settings of the environment's reward."""
 
@@ -1676,6 +1701,9 @@ EnvName = Literal[
     "warehouse/large-8ag",
     "warehouse/large-8ag-easy",
     "warehouse/large-8ag-hard",
+    "traffic/junction-easy",
+    "traffic/junction-medium",
+    "traffic/junction-hard",
 ]
 
 AlgoSettings = (
@@ -1702,6 +1730,7 @@ EnvSettings = (
     | SparseSettings
     | OvercookedSettings
     | WarehouseSettings
+    | TrafficSettings
     | OtherEnvSettings
 )
 
