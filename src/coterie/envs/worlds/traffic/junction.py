@@ -131,7 +131,8 @@ class Junction(World):
         config, alive, route = self.config, state["alive"], state["route"]
         brakes = chosen.squeeze(-1) == BRAKE
         place = state["place"] + (~brakes).long()
-        leaves = alive & (place >= self._length.on(noise.device)[route])
+        length = self._length.on(noise.device).index_select(0, route.flatten()).view_as(route)
+        leaves = alive & (place >= length)
         stays = alive & ~leaves
         age = (state["age"] + 1) * stays
         new_route = self._new_routes(noise, ~stays, state.get("arrival_rate"))
@@ -169,17 +170,21 @@ class Junction(World):
         arrives, which, order = noise.split((self.arrivals, self.arrivals, self.config.cars), 1)
         comes = arrives < (self.config.arrival_rate if rate is None else rate.unsqueeze(1))
         number = comes.cumsum(1).masked_fill(~comes, 0)  # from 1, in the order of the places
-        # Slots are numbered from 1 in a random order, first the free ones.
-        slot = order.masked_fill(~free, 2).argsort(1).argsort(1) + 1
-        slot = slot.masked_fill(~free, -1)
         route = self._first_routes.on(noise.device) + (which * self._choices).long().clamp(max=self._choices - 1)
-        taken = slot.unsqueeze(2) == number.unsqueeze(1)  # [B, N, P], at most one place per slot
-        return (taken * (route + 1).unsqueeze(1)).sum(2) - 1
+        # Arrivals by number, from 1; 0 for none. Column 0 collects what belongs to no arrival.
+        ordered = torch.zeros(
+            len(noise), 1 + max(self.arrivals, self.config.cars), dtype=route.dtype, device=noise.device
+        )
+        ordered.scatter_(1, number, route + 1)
+        slot = order.masked_fill(~free, 2).argsort(1)  # free slots in a random order, then the others
+        given = torch.empty_like(slot).scatter_(1, slot, ordered[:, 1 : 1 + self.config.cars])
+        return given.masked_fill(~free, 0) - 1
 
     def squares(self, state: State) -> Tensor:
         """Returns the road square of every car [B, N] int64; the number of road squares for slots without a car."""
         at = state["route"] * self._longest + state["place"]
-        return self._route.on(at.device)[at].masked_fill(~state["alive"], self._none)
+        square = self._route.on(at.device).index_select(0, at.flatten()).view_as(at)
+        return square.masked_fill(~state["alive"], self._none)
 
     def _count(self, square: Tensor) -> Tensor:
         """Returns the number of cars on each road square, and 0 for other squares [B, Q + 1]."""
@@ -191,10 +196,10 @@ class Junction(World):
     def observe(self, state: State) -> Observation:
         square = self.squares(state)
         count, device = self._count(square), square.device
-        obs = self._views.on(device)[square]
+        obs = self._views.on(device).index_select(0, square.flatten()).view(*square.shape, -1)
         route = state["route"] / max(self._routes - 1, 1)
         obs[..., 0], obs[..., 1] = state["braked"], route
-        window = self._window.on(device)[square].flatten(1)  # [B, N * W * W]
+        window = self._window.on(device).index_select(0, square.flatten()).view(len(square), -1)  # [B, N * W * W]
         obs[..., _cars_columns(self.config, self._none)] = count.gather(1, window).view(*square.shape, -1)
         shown = {}
         if self._with_state:
