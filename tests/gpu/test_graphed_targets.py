@@ -113,8 +113,10 @@ def test_targets_of_a_global_critic_read_other_teams(cuda):
 
 def test_targets_that_read_on_the_host_are_refused_in_one_line(cuda):
     training = on_policy("IPPO, several signals", "on", CUDA)
-    values = training.learner._values
-    training.learner._values = lambda *inputs: (values(*inputs)[0] * inputs[0]["guard"].sum().item(), {}, {})
+    advantages = training.learner.advantages
+    training.learner.advantages = lambda rollout, value, valid: advantages(
+        rollout, value * rollout.reward.sum().item(), valid
+    )
     with pytest.raises(UserError) as error:
         training.update(0.0)
     assert str(error.value).startswith(
