@@ -130,7 +130,6 @@ def test_a_kernel_replaces_layers_where_kernels_are_on_and_have_one(on, supporte
     mlp = MLP(5, NetworkConfig((8, 6), "relu"), draw())
     linear, head = Linear(5, 6, gain=1.0, generator=draw()), Linear(6, 3, gain=1.0, generator=draw())
     monkeypatch.setattr(layers, "mlp", lambda *args, **options: fused if supported else None)
-    monkeypatch.setattr(layers, "fused_mlp", lambda *args, **options: fused if supported else None)
     monkeypatch.setattr(switch, "on", False)
     plain = [linear(x), mlp(x), mlp(x, head)]
     assert [y.shape for y in plain] == [(4, 6), (4, 6), (4, 3)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -58,26 +58,6 @@ def mlp(
     scales, shifts = [scale for scale, _ in norms], [shift for _, shift in norms]
     code = ACTIVATIONS.get(activation, 0)
     return _OPERATOR(x, weights, biases, scales, shifts, code, activated, save)[0]
-
-
-def fused_mlp(
-    x: Tensor, layers: Iterable[Any], norms: Iterable[Any] | None, head: Any | None, *, activation: str
-) -> Tensor | None:
-    """`mlp` of modules with a `weight` and a `bias`.
-
-    Args:
-        x: [M, in], or [G, M, in] with G sets of parameters.
-        layers: Linear layers, each followed by an activation.
-        norms: Normalizations of the input and after every activation; None for none.
-        head: Linear layer without an activation at the end; None for none.
-        activation: Name of the activation function.
-    """
-    linear = [*layers]
-    depth = len(linear)
-    linear += [] if head is None else [head]
-    weights, biases = [layer.weight for layer in linear], [layer.bias for layer in linear]
-    pairs = [(norm.weight, norm.bias) for norm in norms or ()]
-    return mlp(x, weights, biases, norms=pairs, activation=activation, activated=depth)
 
 
 def eager_mlp(

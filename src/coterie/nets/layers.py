@@ -7,13 +7,14 @@ Without sets a layer maps [M, in] to [M, out]. With `G` sets it maps [G, M, in] 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core import precision
 from coterie.kernels import switch
-from coterie.kernels.mlp import fused_mlp, mlp
+from coterie.kernels.mlp import mlp
 from coterie.nets.config import Init, NetworkConfig
 
 GAINS: dict[str, float] = {"tanh": 5 / 3, "relu": 2**0.5, "elu": 2**0.5, "gelu": 2**0.5, "silu": 2**0.5}
@@ -152,8 +153,19 @@ class MLP(nn.Module):
         self.norms = nn.ModuleList(LayerNorm(size, sets) for size in sizes) if config.layer_norm else None
 
     def forward(self, x: Tensor, head: Linear | None = None) -> Tensor:
-        if switch.on and (out := fused_mlp(x, self.layers, self.norms, head, activation=self._activation)) is not None:
-            return out
+        if switch.on:
+            linear: list[Any] = [*self.layers] if head is None else [*self.layers, head]
+            norms: list[Any] = [] if self.norms is None else [*self.norms]
+            out = mlp(
+                x,
+                [layer.weight for layer in linear],
+                [layer.bias for layer in linear],
+                norms=[(norm.weight, norm.bias) for norm in norms],
+                activation=self._activation,
+                activated=len(self.layers),
+            )
+            if out is not None:
+                return out
         if self.norms is None:
             for layer in self.layers:
                 x = self.activation(layer(x))
