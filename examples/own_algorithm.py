@@ -16,7 +16,8 @@ from coterie.algos.ppo import DecentralizedCritic
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator
 from coterie.core.types import Rollout
-from coterie.functional.returns import agent_rewards, bootstrap_masks, gae, valid_mask
+from coterie.functional.policy_gradient import gae
+from coterie.functional.returns import agent_rewards, bootstrap_masks, valid_mask
 from coterie.functional.statistics import masked_mean, standardize
 from coterie.policies.stochastic import StochasticPolicy
 

@@ -22,8 +22,8 @@ from coterie.algos.ppo import PPOConfig
 from coterie.algos.replay.buffer import ReplaySample
 from coterie.envs.make import make
 from coterie.functional import policy_gradient
+from coterie.functional.policy_gradient import ema_mean_and_std
 from coterie.functional.returns import n_step_return
-from coterie.functional.statistics import ema_mean_and_std
 from families import (
     CLIMBING,
     FAMILIES,

@@ -7,8 +7,7 @@ import torch
 
 from coterie.algos.reward_streams import RewardStream, RewardStreams, weighted_streams
 from coterie.core.types import Rollout
-from coterie.functional.policy_gradient import combined
-from coterie.functional.returns import gae
+from coterie.functional.policy_gradient import combined, gae
 
 LAMBDA = 0.8
 STREAMS = (

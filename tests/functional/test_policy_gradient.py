@@ -9,8 +9,10 @@ from coterie.functional.policy_gradient import (
     clipped_surrogate,
     clipped_value_error,
     clipped_value_loss,
+    ema_mean_and_std,
+    initial_ema_moments,
+    update_value_moments,
 )
-from coterie.functional.statistics import ema_mean_and_std, initial_ema_moments, update_value_moments
 
 
 def test_clipped_surrogate_takes_the_lower_objective():

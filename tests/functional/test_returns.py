@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from coterie.core.types import TIME_LEFT, Rollout
+from coterie.functional.policy_gradient import gae
 from coterie.functional.returns import (
     agent_rewards,
     bootstrap_masks,
-    gae,
     lambda_return,
     n_step_return,
     present_agents,

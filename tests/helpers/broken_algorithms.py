@@ -12,7 +12,8 @@ from coterie.algos.ppo import PPO
 from coterie.algos.qlearning import QLearning
 from coterie.algos.sac import SAC
 from coterie.core.tree import tree_map
-from coterie.functional.returns import agent_rewards, gae
+from coterie.functional.policy_gradient import gae
+from coterie.functional.returns import agent_rewards
 
 
 class TruncationAsTermination(PPO):

@@ -20,7 +20,7 @@ from coterie.algos.sequences import actor_states, sequence_length, split_into_se
 from coterie.core.seeds import restore
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Action, HiddenState, Rollout
-from coterie.functional.statistics import EMAMoments, ema_mean_and_std, initial_ema_moments
+from coterie.functional.policy_gradient import EMAMoments, ema_mean_and_std, initial_ema_moments
 from coterie.policies.stochastic import StochasticPolicy
 from coterie.ranks.ranks import ONE, Ranks
 

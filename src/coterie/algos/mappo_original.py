@@ -22,9 +22,9 @@ from coterie.algos.sequences import as_sequences, backward_in_time, sequence_len
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_map
 from coterie.core.types import Rollout
-from coterie.functional.policy_gradient import clipped_policy_loss, combined, value_error
+from coterie.functional.policy_gradient import EMAMoments, clipped_policy_loss, combined, value_error
 from coterie.functional.returns import terminate_at_limit
-from coterie.functional.statistics import EMAMoments, masked_mean, standardize
+from coterie.functional.statistics import masked_mean, standardize
 
 
 class MAPPOOriginalConfig(PPOConfig):

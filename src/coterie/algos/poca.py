@@ -33,9 +33,9 @@ from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
-from coterie.functional.policy_gradient import clipped_policy_loss, clipped_value_error, combined
+from coterie.functional.policy_gradient import clipped_policy_loss, clipped_value_error, combined, update_value_moments
 from coterie.functional.returns import bootstrap_masks, lambda_return, present_agents, terminate_at_limit, valid_mask
-from coterie.functional.statistics import Reduction, explained_variance, masked_mean, standardize, update_value_moments
+from coterie.functional.statistics import Reduction, explained_variance, masked_mean, standardize
 from coterie.nets.config import Activation
 from coterie.nets.entity_critic import HEADS, EntityCritic
 

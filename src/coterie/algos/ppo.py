@@ -40,9 +40,15 @@ from coterie.core.seeds import generator
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
-from coterie.functional.policy_gradient import clipped_policy_loss, clipped_value_loss, combined
-from coterie.functional.returns import agent_rewards, bootstrap_masks, gae, terminate_at_limit, valid_mask
-from coterie.functional.statistics import Reduction, explained_variance, masked_mean, standardize, update_value_moments
+from coterie.functional.policy_gradient import (
+    clipped_policy_loss,
+    clipped_value_loss,
+    combined,
+    gae,
+    update_value_moments,
+)
+from coterie.functional.returns import agent_rewards, bootstrap_masks, terminate_at_limit, valid_mask
+from coterie.functional.statistics import Reduction, explained_variance, masked_mean, standardize
 from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.team import AgentNetwork, CentralEncoder, TeamNetwork, join_blocks, team_blocks
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from coterie.algos.optimizer import Schedule, scheduled
 from coterie.core.types import Rollout
 from coterie.functional.intrinsic_rewards import non_episodic_return
-from coterie.functional.returns import gae, lambda_return, valid_mask
+from coterie.functional.policy_gradient import gae
+from coterie.functional.returns import lambda_return, valid_mask
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""Policy gradients: distributions of actions, independent categorical choices and Gaussian numbers, and clipped losses.
+"""Policy gradients: distributions of actions, generalized advantage estimation, clipped losses, value normalization.
 
-`params` [.., P] holds the logits of every discrete component (`sum A`), then means (`C`). Gaussians have a `log_std`
-that broadcasts to [.., C]. Log-probabilities and entropies of components are summed.
+Actions are independent categorical choices and Gaussian numbers. `params` [.., P] holds the logits of every discrete
+component (`sum A`), then means (`C`). Gaussians have a `log_std` that broadcasts to [.., C]. Log-probabilities and
+entropies of components are summed.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from torch import Tensor
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
 from coterie.functional.choices import mask_logits
-from coterie.functional.statistics import Reduction, masked_mean, own_part
+from coterie.functional.statistics import Reduction, masked_mean, masked_moments, own_part
 from coterie.kernels import policy_gradient as fused
+
+EMAMoments = dict[str, Tensor]
+"""`mean` and `square` [size], and the `weight` [] that debiases them, float64."""
 
 
 def draw_noise(spec: ActionSpec, shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
@@ -152,6 +156,41 @@ def sample_action(
     return Action(discrete, continuous), log_prob
 
 
+def gae(
+    reward: Tensor, value: Tensor, next_value: Tensor, *, terminated: Tensor, boundary: Tensor,
+    gamma: float | Tensor, gae_lambda: float,
+) -> Tensor:  # fmt: skip
+    """Generalized advantage estimation.
+
+        delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
+        A_t     = delta_t + gamma lambda (1 - boundary_t) A_{t+1}
+
+    A + V is the lambda-return.
+
+    Args:
+        reward: [T, B, N] or with further axes, such as reward signals [T, B, N, K].
+        value: V(s_t), the shape of reward.
+        next_value: V of the true successor, the shape of reward.
+        terminated: Bool, broadcast to the shape of reward; True where there is no successor.
+        boundary: Bool, broadcast to the shape of reward; True at the last timestep of an episode.
+        gamma: Discount, or discounts [K].
+        gae_lambda: Lambda.
+
+    Returns:
+        Advantages of the shape and dtype of value.
+
+    Source: Schulman et al. 2016, eq. 16.
+    """
+    delta = reward + gamma * next_value.masked_fill(terminated, 0) - value
+    decay = (gamma * gae_lambda * (~boundary).to(value.dtype)).expand_as(delta)
+    later = torch.zeros_like(delta[0])
+    advantage = []
+    for d, c in zip(reversed(delta.unbind(0)), reversed(decay.unbind(0)), strict=True):
+        later = torch.addcmul(d, c, later)
+        advantage.append(later)
+    return torch.stack(advantage[::-1])
+
+
 def combined(advantage: Tensor, weights: Tensor | None) -> Tensor:
     """Returns the sum [..] of the signals' advantages [.., K], weighted by [K]; of a single one without weights."""
     return advantage.squeeze(-1) if weights is None else (advantage * weights).sum(-1)
@@ -252,3 +291,38 @@ def clipped_value_loss(
         if mean is not None:
             return own_part(mean, valid, reduction)
     return masked_mean(clipped_value_error(value, old_value, target, **options).mean(-1), valid, reduction)
+
+
+def initial_ema_moments(size: int, device: torch.device | str = "cpu") -> EMAMoments:
+    """Returns moving averages of no data."""
+    zeros = torch.zeros(size, dtype=torch.float64, device=device)
+    return {"mean": zeros, "square": zeros.clone(), "weight": torch.zeros((), dtype=torch.float64, device=device)}
+
+
+def update_value_moments(
+    moments: EMAMoments, target: Tensor, mask: Tensor, decay: float, reduction: Reduction | None = None
+) -> EMAMoments:
+    """Moves the averages toward the returns [.., K] of each reward signal where `mask` [..] is True.
+
+        m <- beta m + (1 - beta) mean(x);  w <- beta w + (1 - beta)
+
+    Source: Yu et al. 2022 (value normalization), after van Hasselt et al. 2016.
+    """
+    of_signals = [masked_moments(x, mask, reduction) for x in target.unbind(-1)]
+    mean, variance = (torch.stack(x) for x in zip(*of_signals, strict=True))
+    square = variance + mean.square()
+    return {
+        "mean": decay * moments["mean"] + (1 - decay) * mean,
+        "square": decay * moments["square"] + (1 - decay) * square,
+        "weight": decay * moments["weight"] + (1 - decay),
+    }
+
+
+def ema_mean_and_std(moments: EMAMoments, min_variance: float = 1e-2) -> tuple[Tensor, Tensor]:
+    """Returns the debiased mean and standard deviation [size], float32; (0, 1) without data."""
+    weight = moments["weight"]
+    has_data = weight > 0
+    divisor = torch.where(has_data, weight, 1.0)
+    mean = moments["mean"] / divisor
+    variance = (moments["square"] / divisor - mean.square()).clamp(min=min_variance)
+    return mean.float(), torch.where(has_data, variance, 1.0).sqrt().float()

@@ -1,4 +1,4 @@
-"""Returns of rollouts: the agents' rewards, where returns end, advantages (GAE), TD(lambda) and n-step."""
+"""Returns of rollouts: the agents' rewards, the ends of returns, and targets that bootstrap (TD(lambda), n-step)."""
 
 from __future__ import annotations
 
@@ -93,41 +93,6 @@ def bootstrap_masks(rollout: Rollout, centralized: bool, agents_can_die: bool) -
     boundary = terminated | all_ended | rollout.episode_truncated | ~rollout.acted[:-1]
     shape = rollout.terminated.shape
     return terminated.unsqueeze(-1).expand(shape), boundary.unsqueeze(-1).expand(shape)
-
-
-def gae(
-    reward: Tensor, value: Tensor, next_value: Tensor, *, terminated: Tensor, boundary: Tensor,
-    gamma: float | Tensor, gae_lambda: float,
-) -> Tensor:  # fmt: skip
-    """Generalized advantage estimation.
-
-        delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
-        A_t     = delta_t + gamma lambda (1 - boundary_t) A_{t+1}
-
-    A + V is the lambda-return.
-
-    Args:
-        reward: [T, B, N] or with further axes, such as reward signals [T, B, N, K].
-        value: V(s_t), the shape of reward.
-        next_value: V of the true successor, the shape of reward.
-        terminated: Bool, broadcast to the shape of reward; True where there is no successor.
-        boundary: Bool, broadcast to the shape of reward; True at the last timestep of an episode.
-        gamma: Discount, or discounts [K].
-        gae_lambda: Lambda.
-
-    Returns:
-        Advantages of the shape and dtype of value.
-
-    Source: Schulman et al. 2016, eq. 16.
-    """
-    delta = reward + gamma * next_value.masked_fill(terminated, 0) - value
-    decay = (gamma * gae_lambda * (~boundary).to(value.dtype)).expand_as(delta)
-    later = torch.zeros_like(delta[0])
-    advantage = []
-    for d, c in zip(reversed(delta.unbind(0)), reversed(decay.unbind(0)), strict=True):
-        later = torch.addcmul(d, c, later)
-        advantage.append(later)
-    return torch.stack(advantage[::-1])
 
 
 def lambda_return(

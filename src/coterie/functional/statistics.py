@@ -1,4 +1,4 @@
-"""Statistics of tensors over valid entries, and mean and variance of all data so far or of the latest.
+"""Statistics of tensors over valid entries, and mean and variance of all data so far.
 
 Moments of data are dictionaries of tensors, which updates replace and never change in place.
 """
@@ -153,42 +153,3 @@ def root_mean_square(moments: Moments) -> Tensor:
     """Returns the root mean square [size], float32, at least 1e-6; 1 where all data were 0 and without data."""
     square = moments["deviation"] / moments["count"].clamp(min=1) + moments["mean"].square()
     return torch.where(square > 0, square.sqrt().clamp(min=1e-6), 1.0).float()
-
-
-EMAMoments = dict[str, Tensor]
-"""`mean` and `square` [size], and the `weight` [] that debiases them, float64."""
-
-
-def initial_ema_moments(size: int, device: torch.device | str = "cpu") -> EMAMoments:
-    """Returns moving averages of no data."""
-    zeros = torch.zeros(size, dtype=torch.float64, device=device)
-    return {"mean": zeros, "square": zeros.clone(), "weight": torch.zeros((), dtype=torch.float64, device=device)}
-
-
-def update_value_moments(
-    moments: EMAMoments, target: Tensor, mask: Tensor, decay: float, reduction: Reduction | None = None
-) -> EMAMoments:
-    """Moves the averages toward the returns [.., K] of each reward signal where `mask` [..] is True.
-
-        m <- beta m + (1 - beta) mean(x);  w <- beta w + (1 - beta)
-
-    Source: Yu et al. 2022 (value normalization), after van Hasselt et al. 2016.
-    """
-    of_signals = [masked_moments(x, mask, reduction) for x in target.unbind(-1)]
-    mean, variance = (torch.stack(x) for x in zip(*of_signals, strict=True))
-    square = variance + mean.square()
-    return {
-        "mean": decay * moments["mean"] + (1 - decay) * mean,
-        "square": decay * moments["square"] + (1 - decay) * square,
-        "weight": decay * moments["weight"] + (1 - decay),
-    }
-
-
-def ema_mean_and_std(moments: EMAMoments, min_variance: float = 1e-2) -> tuple[Tensor, Tensor]:
-    """Returns the debiased mean and standard deviation [size], float32; (0, 1) without data."""
-    weight = moments["weight"]
-    has_data = weight > 0
-    divisor = torch.where(has_data, weight, 1.0)
-    mean = moments["mean"] / divisor
-    variance = (moments["square"] / divisor - mean.square()).clamp(min=min_variance)
-    return mean.float(), torch.where(has_data, variance, 1.0).sqrt().float()
