@@ -252,6 +252,7 @@ def _run(session: _Session) -> RunResult:
     metrics_file = loggers.JsonlLogger(folder.metrics_path)
     logger: loggers.Logger | None = None
     signals: list[int] = []
+    trainer: Trainer | None = None
     try:
         write_reference_returns(config, folder, session.components, display)
         trainer = _make_trainer(session, metrics_file, display)
@@ -282,6 +283,8 @@ def _run(session: _Session) -> RunResult:
             if config.log.wandb:
                 logger.summarize(_summarize(session, trainer))
     except (NonFiniteError, WorkersFailedError, EnvironmentFailedError, UserCodeError) as error:
+        if isinstance(error.__cause__, UserError) and found is None and (trainer is None or not trainer.steps):
+            raise ContractError(str(error)) from error  # the environment returned what cannot be learned from
         if not session.components.ranks.is_first:
             raise
         saved = Checkpoints(folder.checkpoints_path).all()

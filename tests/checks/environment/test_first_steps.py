@@ -24,8 +24,8 @@ from gymnasium import spaces
 class Env(gymnasium.Env):
     observation_space, action_space = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)
 
-    def __init__(self, scale=0.5):
-        self.scale, self.count = scale, 0
+    def __init__(self, scale=0.5, text=False):
+        self.scale, self.text, self.count = scale, text, 0
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
@@ -37,7 +37,7 @@ class Env(gymnasium.Env):
 
     def step(self, action):
         self.count += 1
-        return self._observe(), float(action), self.count >= 5, False, {}
+        return self._observe(), "high" if self.text else float(action), self.count >= 5, False, {}
 """
 
 BATCH = """
@@ -118,13 +118,25 @@ def train(env: dict[str, Any], out: Path, **settings: Any) -> Path:
         ("group", r"step 60, .*group_reward is not zero, and the spec has has_group_reward=False\. Set `has_group"),
         ("image", r"step 0: obs\['a'\] is torch\.float32, expected torch\.uint8"),
         ("range", r"step 0, environment 0, agent x: obs\['a'\] has values from 1000 to 1000, outside of Box\(-1\.0"),
-        ("text", r"step 1: the step lacks reward"),
+        (
+            "text",
+            r"step 1: reward is list \(\[\['1\.0', '1\.0'\], .*\), expected a tensor torch\.float32 \[2, 2\]\. Return",
+        ),
     ],
 )
 def test_an_error_of_a_batch_refuses_the_run_and_leaves_nothing(fault: str, message: str, tmp_path: Path):
     env = {"name": "first_steps_batch:make", "fault": fault}
     with pytest.raises(ContractError, match=rf"^environment 'first_steps_batch:make': {message}.* Set check=off to"):
         train(env, tmp_path / "runs" / "run", algo={"name": "ippo", "rollout_length": 100})
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("every", [0, None])
+def test_a_reward_that_is_no_number_refuses_the_run_and_leaves_nothing(every: int | None, tmp_path: Path):
+    env = {"name": "first_steps_single:Env", "text": True}
+    message = r"the reward is 'high' of type str, expected one number$"
+    with pytest.raises(ContractError, match=message):
+        train(env, tmp_path / "runs" / "run", eval={"every": every})
     assert not (tmp_path / "runs").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from coterie.checks.environment.rules import CheckAborted, FindingCollector
+from coterie.core.observations import shortened
 from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec
 from coterie.core.types import Step, Timestep
 from coterie.envs.contract.traces import named_leaves, to_cpu
@@ -191,6 +193,10 @@ class InvariantChecker:
             self.findings.add("return-type", message, what)
             raise CheckAborted
         found, valid = named_leaves(value), True
+        for field in fields(value):
+            if field.name in form and field.name not in found:  # a list, a text or None
+                self._check_tensor(field.name, getattr(value, field.name), *form[field.name])
+                raise CheckAborted
         missing = [name for name in form if name not in found and not name.startswith("action_mask")]
         surplus = [name for name in found if name not in form]
         for problem, names in (("lacks", missing), ("has undeclared", surplus)):
@@ -207,7 +213,8 @@ class InvariantChecker:
     def _check_tensor(self, name: str, leaf: Any, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> bool:
         where = f"{self._location()}{name} is"
         if not isinstance(leaf, Tensor):
-            self.findings.add("type", f"{where} {type(leaf).__name__}", name)
+            expected = f"a tensor {dtypes[0]} {list(shape)}"
+            self.findings.add("type", f"{where} {type(leaf).__name__} ({shortened(leaf)}), expected {expected}", name)
             return False
         if tuple(leaf.shape) != shape:
             self.findings.add("shape", f"{where} {list(leaf.shape)}, expected {list(shape)}", name)
