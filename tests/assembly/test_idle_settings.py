@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
+import torch
 from pydantic import BaseModel
 
 import coterie
 from coterie.algos import registry
 from coterie.assembly.environment import assign_teams
 from coterie.assembly.idle_settings import idle_lines
+from coterie.assembly.learners import make_algorithms
 from coterie.assembly.resolve import resolve
 from coterie.config import messages
 from coterie.config.needs import FACTS, needs_of
@@ -20,12 +22,16 @@ from coterie.config.schema import RunConfig
 from coterie.envs.make import spec_of
 
 TAG = "env=particle/simple_tag"
+DEMOS = ("imitation.demos=some.safetensors",)
+CONTINUOUS = ("env.actions=continuous",)
 
 
 def lines_of(words: list[str], file: Path | None = None) -> list[str]:
     resolved = resolve(words, file)
     env = resolved.config.env
-    return idle_lines(resolved, assign_teams(resolved.config.teams, spec_of(env.name, env.params)))
+    teams = assign_teams(resolved.config.teams, spec_of(env.name, env.params))
+    learners = make_algorithms(resolved.config, teams, torch.device("cpu"))
+    return idle_lines(resolved, teams, {name: learner.policy for name, learner in learners.items()})
 
 
 @pytest.mark.parametrize(
@@ -68,6 +74,18 @@ def lines_of(words: list[str], file: Path | None = None) -> list[str]:
             "them.",
         ),
         (["algo=maddpg", "algo.noise_std=0.3"], "algo.noise_std: no effect without continuous actions. Remove it."),
+        ([*DEMOS, "imitation.margin=1"], "imitation.margin: no effect without Q-learning. Remove it."),
+        ([*DEMOS, "imitation.fit_std=true"], "imitation.fit_std: no effect without Gaussian actions. Remove it."),
+        (
+            [*DEMOS, *CONTINUOUS, "algo=maddpg", "imitation.fit_std=true"],
+            "imitation.fit_std: no effect without Gaussian actions. Remove it.",
+        ),
+        (
+            [TAG, "teams.agent.algo=poca", "teams.agent.algo.signal_returns=group"],
+            "teams.agent.algo.signal_returns: no effect with teams.agent.rewards.icm=null and "
+            "teams.agent.rewards.rnd=null and teams.agent.rewards.gail=null. Set teams.agent.rewards.icm or "
+            "teams.agent.rewards.rnd or teams.agent.rewards.gail, or remove it.",
+        ),
         (
             [TAG, "teams.agent.algo=qmix", "teams.agent.algo.burn_in=2"],
             "teams.agent.algo.burn_in: no effect with teams.agent.algo.rnn=none. Set teams.agent.algo.rnn=gru or "
@@ -90,11 +108,20 @@ def test_a_value_without_effect_is_named_with_what_it_needs(words: list[str], li
         ["selfplay.opponents=uniform", "selfplay.window=10", TAG],
         ["algo.rnn=gru", "algo.rnn_size=32"],
         ["workers.timeout=3", "env=gym/CartPole-v1", "algo=ppo"],
-        ["algo=coma", "algo.sequence_length=10"],  # also of feed-forward networks
+        ["algo=coma", "algo.sequence_length=13"],  # also of feed-forward networks
         ["algo.entropy_end=0.2", "algo.entropy_decay=0.9"],
         ["log.mlflow=true", "log.project=x"],
         ["algo=qmix", "algo.mixing_embed_dim=8"],  # its preset has a mixer
         [TAG, "teams.agent.algo=mappo", "teams.adversary.algo=mappo", "algo.lr=1e-3"],  # inherited
+        [*DEMOS, "algo=qmix", "imitation.margin=1"],
+        [*DEMOS, *CONTINUOUS, "algo=masac", "imitation.fit_std=true"],
+        [
+            TAG,
+            "algo=poca",
+            "teams.agent.algo=poca",
+            "teams.agent.algo.signal_returns=group",
+            "teams.agent.rewards.rnd={}",
+        ],
         ["workers.overlap=false", "algo.burn_in=0", "algo=qmix"],  # ask for nothing
         [],
     ],

@@ -74,7 +74,9 @@ class POCAConfig(ClippedConfig):
     """Weight of the environment's reward among the reward signals, multiplied by `rewards.extrinsic.weight`."""
     td_lambda: float = Field(0.95, ge=0, le=1)
     """Lambda of the returns."""
-    signal_returns: Literal["member", "group"] = "member"
+    signal_returns: Annotated[
+        Literal["member", "group"], Needs("rewards.icm!=null", "rewards.rnd!=null", "rewards.gail!=null")
+    ] = "member"
     """Returns of reward signals besides the environment's: of each member's own rewards, as in ML-Agents (member), or
     of their sum over the group (group).
     """

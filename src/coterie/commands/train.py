@@ -149,7 +149,7 @@ def train(resolved: Resolved, hooks: Sequence[Callback] = (), *, overwrite: bool
                     replace(
                         session,
                         derived=(*base_lines(config, resolved.origins), *derived),
-                        idle=tuple(idle_lines(resolved, components.teams)),
+                        idle=_idle_lines(resolved, components),
                     )
                 )
             except ContractError:
@@ -160,6 +160,11 @@ def train(resolved: Resolved, hooks: Sequence[Callback] = (), *, overwrite: bool
                 folder.close()
                 if signals and ranks.is_first:
                     _show_stop(signals[0], folder)
+
+
+def _idle_lines(resolved: Resolved, components: RunComponents) -> tuple[str, ...]:
+    policies = {name: algorithm.policy for name, algorithm in components.algorithms.items()}
+    return tuple(idle_lines(resolved, components.teams, policies))
 
 
 def _show_stop(number: int, folder: RunFolder) -> None:
@@ -222,7 +227,7 @@ def _resume(
                 if overrides or ranks.size > 1:
                     _rewrite(folder, resolved)
                 session = _Session(config, folder, components, kernels, found, warm, hooks, tuple(notes))
-                return _run(replace(session, idle=tuple(idle_lines(resolved, components.teams))))
+                return _run(replace(session, idle=_idle_lines(resolved, components)))
         finally:
             folder.close()
 

@@ -38,11 +38,11 @@ class ImitationConfig(BaseModel):
     """Schedule of `weight` until `end_fraction`: constant, or a linear decay to 0."""
     end_fraction: Annotated[float, Needs("weight!=0")] = Field(default=0.5, gt=0, le=1)
     """Fraction of the run after which `weight` is 0."""
-    fit_std: bool = False
+    fit_std: Annotated[bool, Needs("gaussian_actions=true")] = False
     """Fit the standard deviation of Gaussian policies as well. If false, only the mean is fitted and exploration does
     not change. On demonstrations of a deterministic script the standard deviation decreases to its lower bound.
     """
-    margin: float = Field(default=0.8, gt=0, le=10**6)
+    margin: Annotated[float, Needs("q_values=true")] = Field(default=0.8, gt=0, le=10**6)
     """Q-learning: margin by which the Q-value of the demonstrated action must exceed those of all other actions."""
 
     def pretraining_steps(self, timesteps: int) -> int:

@@ -21,8 +21,10 @@ FACTS = {
     "discrete_actions": "without discrete actions",
     "several_agents": "in a team of one agent",
     "external_env": "in an environment of Coterie",
+    "q_values": "without Q-learning",
+    "gaussian_actions": "without Gaussian actions",
 }
-"""Facts of a team or an environment that conditions may name, each with words for its absence."""
+"""Facts of a team, its policy or an environment that conditions may name, each with words for its absence."""
 
 _NOTHING = (None, False, 0, (), [], {}, "off", "none", "constant", "auto")
 """Defaults that ask for nothing, so that they need nothing."""
@@ -32,7 +34,7 @@ class Needs:
     """Metadata of a setting or section: it has an effect only if one of the conditions holds.
 
     A condition is `KEY=VALUE|VALUE` or `KEY!=VALUE|VALUE` with values as on the command line. The key is a setting of
-    the same model, a dotted key of the run, or one of `FACTS`.
+    the same model, a dotted key of the team or the run, or one of `FACTS`.
     """
 
     def __init__(self, *conditions: str):
@@ -69,11 +71,13 @@ class Section:
         model: Its settings.
         prefix: Start of their dotted keys.
         facts: Those of `FACTS` that are known; others count as True.
+        outer: The section around it, whose dotted keys conditions may name; None for the whole configuration.
     """
 
     model: BaseModel
     prefix: str
     facts: Mapping[str, bool]
+    outer: Section | None = None
 
 
 @dataclass(frozen=True)
@@ -100,20 +104,12 @@ def needs_of(field: FieldInfo) -> list[Needs]:
     return [part for part in field.metadata if isinstance(part, Needs)]
 
 
-def idle_settings(section: Section, run: BaseModel, without: Collection[str] = ()) -> Iterator[Idle]:
-    """Yields the settings of a section without effect, in order.
-
-    Args:
-        section: The section.
-        run: The whole configuration, whose dotted keys conditions may name.
-        without: Names of its parts that are sections of their own.
-    """
-    yield from _idle(section, run, [], without)
+def idle_settings(section: Section, without: Collection[str] = ()) -> Iterator[Idle]:
+    """Yields the settings of a section without effect, in order, but for parts that are sections of their own."""
+    yield from _idle(section, [], without)
 
 
-def _idle(
-    section: Section, run: BaseModel, outer: list[tuple[Needs, Section]], without: Collection[str] = ()
-) -> Iterator[Idle]:
+def _idle(section: Section, outer: list[tuple[Needs, Section]], without: Collection[str] = ()) -> Iterator[Idle]:
     for name, field in type(section.model).model_fields.items():
         if name in without:
             continue
@@ -121,17 +117,17 @@ def _idle(
         needs = [*outer, *((need, section) for need in needs_of(field))]
         key = f"{section.prefix}{name}"
         if isinstance(value, BaseModel):
-            yield from _idle(Section(value, f"{key}.", section.facts), run, needs)
+            yield from _idle(Section(value, f"{key}.", section.facts, section), needs)
             continue
         is_default = not field.is_required() and value == field.get_default(call_default_factory=True)
-        unmet = next((found for need, where in needs if (found := _unmet(need, where, run, key))), None)
+        unmet = next((found for need, where in needs if (found := _unmet(need, where, key))), None)
         if unmet is not None and not (is_default and value in _NOTHING):
             yield Idle(key, *unmet, is_default)
 
 
-def _unmet(need: Needs, section: Section, run: BaseModel, key: str) -> tuple[str, str, tuple[str, ...]] | None:
+def _unmet(need: Needs, section: Section, key: str) -> tuple[str, str, tuple[str, ...]] | None:
     """Returns reason, fix and keys of the reason if none of the conditions holds, else None."""
-    found = [(condition, *_lookup(condition.key, section, run)) for condition in need.conditions]
+    found = [(condition, *_lookup(condition.key, section)) for condition in need.conditions]
     if any(where == key for _, where, _, _ in found):  # the setting that switches its section on
         return None
     if any(condition.holds(value) for condition, _, value, _ in found):
@@ -147,16 +143,18 @@ def _unmet(need: Needs, section: Section, run: BaseModel, key: str) -> tuple[str
     )
 
 
-def _lookup(key: str, section: Section, run: BaseModel) -> tuple[str, Any, FieldInfo | None]:
+def _lookup(key: str, section: Section) -> tuple[str, Any, FieldInfo | None]:
     """Returns the dotted key of a condition's setting, its value and its field; no field for a fact of a team."""
     if key in FACTS:
         return key, section.facts.get(key, True), None
-    first = key.partition(".")[0]
-    model, prefix = (section.model, section.prefix) if first in type(section.model).model_fields else (run, "")
     *sections, name = key.split(".")
+    while (sections or [name])[0] not in type(section.model).model_fields:
+        assert section.outer is not None, key
+        section = section.outer
+    model = section.model
     for part in sections:
         model = getattr(model, part)
-    return f"{prefix}{key}", getattr(model, name), type(model).model_fields[name]
+    return f"{section.prefix}{key}", getattr(model, name), type(model).model_fields[name]
 
 
 def _fix(condition: _Condition, key: str, field: FieldInfo) -> str:

@@ -46,6 +46,7 @@ class DeterministicPolicy(NetworkPolicy):
 
     cuda_graphs = True
     own_state = (_OU_STATE,)
+    cloning_options = ()
 
     def __init__(
         self,

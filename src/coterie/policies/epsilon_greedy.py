@@ -40,6 +40,7 @@ class EpsilonGreedyPolicy(NetworkPolicy):
 
     cuda_graphs = True
     own_state = (_LAST,)
+    cloning_options = ("margin",)
     network_key = "net"
 
     def __init__(

@@ -58,6 +58,8 @@ class NetworkPolicy(InspectablePolicy):
 
     own_state: ClassVar[tuple[str, ...]] = ()
     """Names of hidden states that do not belong to `net`."""
+    cloning_options: ClassVar[tuple[str, ...]] = ("margin", "fit_std")
+    """Fields of `CloningOptions` that `cloning_loss` reads."""
     network_key: ClassVar[str] = "module"
     """Name of the networks in `state_dict`."""
 

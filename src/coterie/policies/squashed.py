@@ -28,6 +28,7 @@ class SquashedPolicy(NetworkPolicy):
     """
 
     cuda_graphs = True
+    cloning_options = ("fit_std",)
 
     def __init__(self, team: TeamSpec, config: NetworkConfig, generator: torch.Generator, device: torch.device):
         specs = {block.name: block.action_spec for block in team_blocks(team, config.share_params)}

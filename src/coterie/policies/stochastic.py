@@ -32,6 +32,7 @@ class StochasticPolicy(NetworkPolicy):
     """
 
     cuda_graphs = True
+    cloning_options = ("fit_std",)
 
     def __init__(
         self,
