@@ -20,6 +20,7 @@ import coterie
 from coterie.__main__ import main
 from coterie.core.errors import UserError
 from coterie.core.specs import RoleSpec
+from coterie.core.types import Action
 from coterie.envs.external.batched_spaces import BatchObserver
 from coterie.envs.external.spaces import Observer
 from coterie.export.export import TORCH_POLICY
@@ -359,12 +360,116 @@ def test_images_with_their_channels_first_are_read_as_in_training(tmp_path: Path
     assert loaded.act(seen) in (0, 1)
 
 
-def test_observations_that_a_wrapper_changes_are_asked_for(tmp_path: Path):
-    train(tmp_path / "run", f"env={__name__}:discrete", "env.wrappers.frame_stack=2", "algo=ppo", "steps=40")
-    player = coterie.load(tmp_path / "run").player()
-    with pytest.raises(UserError, match=r"has shape \[\], expected \[32\] as the run's env.wrappers return it"):
-        player.act(3)
-    assert player.act(np.zeros(32)) in range(4)
+SIGHTS = spaces.Dict({
+    "eye": spaces.Box(0, 255, (3, 13, 14), np.uint8),
+    "map": spaces.Box(0, 255, (10, 12, 2), np.uint8),
+    "speed": spaces.Box(-1, 1, (2, 1)),
+    "key": spaces.Discrete(3, start=1),
+})  # fmt: skip
+WRAPPERS = {"channels_last": True, "grayscale": True, "resize": [5, 6], "frame_stack": 3}
+returned: list[Any] = []
+
+
+class Sights(SampledEnv):
+    """Keeps the observations that it returns."""
+
+    def __init__(self):
+        super().__init__(SIGHTS, spaces.Box(-1, 1, (2,)), ends=4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        return self._kept(super().reset(seed=seed, options=options))
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        return self._kept(super().step(action))
+
+    def _kept(self, result: Any) -> Any:
+        returned.append(result[0])
+        return result
+
+
+def sights() -> Any:
+    return Sights()
+
+
+@pytest.fixture(scope="module")
+def seen() -> tuple[list[Any], list[Any]]:
+    """Observations of an episode as the environment returns them, and as its wrappers do."""
+    env = coterie.make(f"{__name__}:sights", num_envs=1, wrappers=WRAPPERS)
+    returned.clear()
+    timesteps = [env.reset(seed=3)]
+    zeros = {"agent": Action(continuous=torch.zeros(1, 1, 2))}
+    timesteps += [env.step(zeros)[1] for _ in range(3)]
+    return returned[-4:], [{name: x[0, 0].numpy() for name, x in t.obs["agent"].items()} for t in timesteps]
+
+
+@pytest.fixture(scope="module")
+def wrapped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wrapped")
+    settings = [f"env.wrappers.{key}={value}" for key, value in WRAPPERS.items()]
+    train(folder / "run", f"env={__name__}:sights", "algo=ppo", "steps=40", *settings)
+    assert main(["export", str(folder / "run"), "--format", "torch", "--out", str(folder / "torch")]) == 0
+    return folder
+
+
+def test_players_change_observations_as_the_wrappers_of_the_run(wrapped: Path, seen: tuple[list[Any], list[Any]]):
+    reader = ObservationReader(observation_entry(coterie.load(wrapped / "run").teams["agent"].roles[0]))
+    before = None
+    for raw, changed in zip(*seen, strict=True):
+        before = reader.read(raw, "obs", before)
+        for name, array in changed.items():
+            np.testing.assert_array_equal(before[name], array, name)
+            assert array.shape == tuple(reader.sensors[name]["shape"])
+
+
+def over_http(folder: Path) -> Any:
+    """Acts by requests that pass the hidden state on."""
+    server, state = Player(folder / "torch", mode="greedy"), {}
+
+    def act(obs: Any) -> Any:
+        answer = policy_server.answer_once(server, json.dumps({"obs": plain(obs), "hidden_state": state}).encode())
+        state.update(answer["hidden_state"])
+        return answer["actions"]
+
+    return act
+
+
+@pytest.mark.parametrize("player", [coteries, numpys, over_http])
+def test_players_of_runs_with_wrappers_take_what_the_environment_returned(
+    wrapped: Path, seen: tuple[list[Any], list[Any]], player: Any
+):
+    raw, changed = seen
+    act, other, expected = player(wrapped), player(wrapped), coteries(wrapped)
+    for one, two in zip(raw, changed, strict=True):
+        action = expected(two)
+        np.testing.assert_allclose(act(one), action, atol=1e-5)
+        np.testing.assert_allclose(other(two), action, atol=1e-5)
+    np.testing.assert_allclose(act(two), action, atol=1e-5)
+    assert np.abs(np.subtract(act(one), action)).max() > 1e-4  # the frames before count
+
+
+def test_wrapped_observations_of_a_first_step_are_the_inputs_of_pytorch(
+    wrapped: Path, seen: tuple[list[Any], list[Any]]
+):
+    policy = load_player(wrapped, TORCH_POLICY).TorchPolicy(wrapped / "torch" / "agent")
+    for raw, changed in zip(*(policy.first_inputs({"agent": obs[0]}).values() for obs in seen), strict=True):
+        assert torch.equal(raw, changed)
+
+
+@needs_node
+def test_the_javascript_player_changes_observations_as_the_wrappers_of_the_run(
+    wrapped: Path, seen: tuple[list[Any], list[Any]]
+):
+    script = (
+        f"import {{ Player }} from '{wrapped}/torch/coterie_player.mjs';\n"
+        f"const player = await Player.open('{wrapped}/torch/agent', {{ mode: 'greedy' }});\n"
+        "const act = (episode) => { player.reset(); return episode.map((obs) => player.act(obs)); };\n"
+        "console.log(JSON.stringify(JSON.parse(process.argv[1]).map(act)));\n"
+    )
+    command = ["node", "--input-type=module", "--eval", script, json.dumps(plain(list(seen)))]
+    raw, changed = json.loads(subprocess.check_output(command, text=True, timeout=60))
+    assert raw == changed
+    ours = coteries(wrapped)
+    np.testing.assert_allclose(raw, [ours(obs) for obs in seen[0]], atol=1e-4)
 
 
 WRONG = [

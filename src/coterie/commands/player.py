@@ -215,6 +215,7 @@ class Player:
             self._noise = {
                 name: generator(seed, "player", name, device=_device(p)) for name, p in self._policies.items()
             }
+        self._frames: dict[str, dict[str, np.ndarray]] = {}
         self._hidden_state: dict[str, HiddenState] = {
             name: policy.initial_hidden_state(1) for name, policy in self._policies.items()
         }
@@ -242,6 +243,9 @@ class Player:
         obs, action_mask = split_masks(_named_by_text(obs), _named_by_text(action_mask), self._named_readers)
         given_obs = self._arrays(obs)
         masks = {} if action_mask is None else self._masks_by_agent(action_mask)
+        self._frames = {
+            agent: {name: parts[name] for name in self._reader(agent).stacks} for agent, parts in given_obs.items()
+        }
         taken: dict[str, Any] = {}
         for name, policy in self._policies.items():
             team = self._teams[name]
@@ -266,9 +270,12 @@ class Player:
         """Returns the observations by agent and sensor. UserError for those that are not in their space."""
         with _as_user_errors():
             return {
-                agent: self._readers[self._owner[agent].name].read(value, f"obs of '{agent}'")
+                agent: self._reader(agent).read(value, f"obs of '{agent}'", self._frames.get(agent))
                 for agent, value in self._by_agent(given, "obs").items()
             }
+
+    def _reader(self, agent: str) -> ObservationReader:
+        return self._readers[self._owner[agent].name]
 
     def _by_agent(self, given: Obs, what: str) -> dict[str, Any]:
         """Returns what was given, by agent. UserError or PolicyError for unknown names and numbers of agents."""

@@ -10,6 +10,8 @@ A part of an observation is described by an entry that JSON can hold:
 
 Discrete values are one-hot encoded, arrays are flattened, and the parts of a tuple are concatenated. Images, uint8 of
 two or three axes, keep their axes: [H, W] becomes [H, W, 1].
+
+Players also do what the wrappers of the environment did in training: `gray`, `resized` and `stacked`.
 """
 
 from __future__ import annotations
@@ -204,3 +206,54 @@ def _side_by_side(parts: list[Entry]) -> Write:
             one(place[where], part)
 
     return write
+
+
+def gray(image: np.ndarray) -> np.ndarray:
+    """Returns an image [H, W, 3] of 0 to 255 as one of brightness [H, W, 1] int64, as Pillow does."""
+    return ((image.astype(np.int64) @ np.array([19595, 38470, 7471]) + (1 << 15)) >> 16)[..., None]
+
+
+def resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Returns an image [H, W, C] of 0 to 255 in another size [H', W', C] int64, as Pillow does.
+
+    A pixel is the mean of those whose centers it covers, or the nearest one. It is rounded once if both sides are
+    divided by integers, otherwise first along the width, and then along the height.
+    """
+    image = image.astype(np.int64)
+    height, width = size
+    (rows, more), (columns, others) = divmod(image.shape[0], height), divmod(image.shape[1], width)
+    if image.shape[:2] == size:
+        return image
+    if not more and not others:
+        count = rows * columns
+        sums = image.reshape(height, rows, width, columns, -1).sum((1, 3))
+        return ((sums + count // 2) * int(np.float32(2**32) / np.float32(256 * count))) >> 24
+    return _averaged(_averaged(image.swapaxes(0, 1), width).swapaxes(0, 1), height)
+
+
+def _averaged(image: np.ndarray, size: int) -> np.ndarray:
+    """Resizes the first axis, in the floating-point arithmetic of Pillow."""
+    if len(image) == size:
+        return image
+    scale = len(image) / size
+    centers, old = ((np.arange(size) + 0.5) * scale)[:, None], np.arange(len(image))
+    width = max(scale, 1.0)
+    offset = (old - centers + 0.5) * (1 / width)
+    first, after = ((centers + side * width / 2 + 0.5).astype(np.int64) for side in (-1, 1))
+    covered = (offset > -0.5) & (offset <= 0.5) & (old >= first) & (old < after)
+    starts, counts = covered.argmax(1), covered.sum(1)
+    sums = np.concatenate([np.zeros_like(image[:1]), image.cumsum(0)])
+    weights = (0.5 + (1 << 22) / counts).astype(np.int64)
+    found = ((sums[starts + counts] - sums[starts]) * weights[:, None, None] + (1 << 21)) >> 22
+    return np.minimum(found, 255)
+
+
+def stacked(frame: np.ndarray, before: np.ndarray | None, frames: int) -> np.ndarray:
+    """Returns the latest frames along the last axis, oldest first.
+
+    Args:
+        frame: The latest one.
+        before: The latest frames before it; None if it is the first, which is repeated.
+        frames: Their number.
+    """
+    return np.concatenate([frame] * frames if before is None else [before[..., frame.shape[-1] :], frame], -1)

@@ -140,14 +140,18 @@ class NativeSensor:
         keys: Keys that lead to it: of a Dict, or indices of a Tuple.
         space: Its space.
         channels_first: True for images [C, H, W] that are read as [H, W, C].
-        wrapped: True if `env.wrappers` change it, so that `space` is what they return.
+        grayscale: True for images whose three channels are read as one of brightness.
+        resize: Height and width to which images are resized; None to keep them.
+        frame_stack: Number of latest observations that are read at once.
     """
 
     name: str
     keys: tuple[object, ...]
     space: spaces.Space
     channels_first: bool = False
-    wrapped: bool = False
+    grayscale: bool = False
+    resize: tuple[int, int] | None = None
+    frame_stack: int = 1
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,8 @@ def observation_entry(role: RoleSpec) -> Entry:
 
     Returns:
         Name and agents of the role; shape and type of the array that the policy reads, whether it may have booleans,
-        and the space that the environment returns it in; or these for every sensor under `sensors`, with the keys that
-        lead to it.
+        the space that the environment returns it in, and what the wrappers of the environment change; or these for
+        every sensor under `sensors`, with the keys that lead to it.
     """
     native = {sensor.name: sensor for sensor in role.native}
     parts: dict[str, Entry] = {}
@@ -133,8 +133,12 @@ def observation_entry(role: RoleSpec) -> Entry:
         }
         if sensor.channels_first:
             parts[name]["channels_first"] = True
-        if sensor.wrapped:
-            parts[name]["wrapped"] = True
+        if sensor.grayscale:
+            parts[name]["grayscale"] = True
+        if sensor.resize is not None:
+            parts[name]["resize"] = list(sensor.resize)
+        if sensor.frame_stack > 1:
+            parts[name]["frame_stack"] = sensor.frame_stack
     single = parts.pop("", {"shape": [], "dtype": "float32", "booleans": False})
     return {"name": role.name, "agents": list(role.agents), **single, "sensors": parts or None}
 

@@ -66,6 +66,7 @@ class Team {
 
   reset() {
     this.hidden = this.info.agents.map(() => this.zeros());
+    this.seen = this.info.agents.map(() => undefined);
     this.alive = this.info.agents.map(() => false);
   }
 
@@ -77,6 +78,7 @@ class Team {
     const actions = {};
     if (!this.info.agents.some((agent) => agent in given)) {
       this.alive.fill(false);
+      this.seen.fill(undefined);
       return actions;
     }
     for (const block of this.info.network) {
@@ -90,7 +92,9 @@ class Team {
           if (!this.alive[place] && isAlive) this.hidden[place] = this.zeros();
           this.alive[place] = isAlive;
           const [seen, mask] = isAlive ? splitMask(role, given[agent]) : [undefined, undefined];
-          const features = isAlive ? readObservation(role, seen, `obs of '${agent}'`) : deadObservation(role);
+          const read = () => readObservation(role, seen, `obs of '${agent}'`, this.seen[place]);
+          const features = isAlive ? read() : deadObservation(role);
+          this.seen[place] = isAlive ? features : undefined;
           const own = { index, count: stop - start, hidden: this.hidden[place] };
           const out = this.forward(block, features, own);
           const legal = checkedMask(role, isAlive ? (mask ?? masks?.[agent]) : undefined, agent);
@@ -325,8 +329,9 @@ function checkedMask(role, mask, agent) {
   return [...mask].map(Number);
 }
 
-function readObservation(role, value, what) {
-  if (!role.sensors) return { "": readSensor(role, value, what) };
+// Sensors of an observation. `before` are those of the agent's step before, whose frames are stacked with the new one.
+function readObservation(role, value, what, before) {
+  if (!role.sensors) return { "": readSensor(role, value, what, before?.[""]) };
   const parts = {};
   const names = Object.keys(role.sensors);
   const all = `The sensors are ${names.map((name) => `'${name}'`).join(", ")}`;
@@ -351,25 +356,92 @@ function readObservation(role, value, what) {
   collect(value, tree);
   const missing = names.find((name) => !(name in parts));
   if (missing !== undefined) throw new PolicyError(`${what} lacks the sensor '${missing}'. ${all}`);
-  const read = (name) => readSensor(role.sensors[name], parts[name], `${what}, sensor '${name}'`);
+  const read = (name) => readSensor(role.sensors[name], parts[name], `${what}, sensor '${name}'`, before?.[name]);
   return Object.fromEntries(names.map((name) => [name, read(name)]));
 }
 
 // One sensor as {values, shape, dtype}: encoded from the environment's space, or an array that is encoded already.
-function readSensor(sensor, value, what) {
+function readSensor(sensor, value, what, before) {
   const { shape, dtype, space = { kind: "box", shape, dtype } } = sensor;
   const isEncoded = isShape(shapeOf(value), shape);
   let values;
   if (isEncoded && !isNative(space, value)) values = numbers(value, dtype, what);
   else {
-    values = encode(space, value, what);
-    if (sensor.channels_first) {
-      const [channels, pixels] = [space.shape[0], space.shape[1] * space.shape[2]];
-      values = values.map((_, i) => values[(i % channels) * pixels + Math.floor(i / channels)]);
-    }
+    values = wrapped(sensor, space, encode(space, value, what), before);
   }
   return { values, shape, dtype };
 }
+
+// An encoded observation as the wrappers of the run's environment change it.
+function wrapped(sensor, space, values, before) {
+  let [height, width, channels = 1] = isImage(space) ? space.shape : [1, 1, values.length];
+  if (sensor.channels_first) {
+    [channels, height, width] = space.shape;
+    const pixels = height * width;
+    values = values.map((_, i) => values[(i % channels) * pixels + Math.floor(i / channels)]);
+  }
+  if (sensor.grayscale && channels === 3) {
+    channels = 1;
+    const brightness = (_, i) =>
+      Math.floor((19595 * values[3 * i] + 38470 * values[3 * i + 1] + 7471 * values[3 * i + 2] + 32768) / 65536);
+    values = Array.from({ length: height * width }, brightness);
+  }
+  if (sensor.resize) {
+    values = resized(values, [height, width, channels], sensor.resize);
+    [height, width] = sensor.resize;
+  }
+  const frames = sensor.frame_stack ?? 1;
+  if (frames === 1) return values;
+  return Array.from({ length: values.length * frames }, (_, i) => {
+    const [pixel, k] = [Math.floor(i / (channels * frames)), i % (channels * frames)];
+    const isOld = before && k < channels * (frames - 1);
+    return isOld ? before.values[i + channels] : values[pixel * channels + (k % channels)];
+  });
+}
+
+// An image in another size: the means of covered pixels, rounded once, or along the width and then along the height.
+function resized(values, [height, width, channels], [rows, columns]) {
+  const at = (row, column, k) => values[(row * width + column) * channels + k];
+  const image = (h, w, pixel) =>
+    Array.from({ length: h * w * channels }, (_, i) => {
+      const place = Math.floor(i / channels);
+      return pixel(Math.floor(place / w), place % w, i % channels);
+    });
+  if (height === rows && width === columns) return values;
+  if (height % rows === 0 && width % columns === 0) {
+    const [high, wide] = [height / rows, width / columns];
+    const weight = Math.floor(Math.fround(2 ** 32 / (256 * high * wide)));
+    return image(rows, columns, (row, column, k) => {
+      let total = Math.floor((high * wide) / 2);
+      for (let i = 0; i < high; i++) for (let j = 0; j < wide; j++) total += at(row * high + i, column * wide + j, k);
+      return Math.floor((total * weight) / 2 ** 24);
+    });
+  }
+  const mean = (parts) => {
+    const weight = Math.floor(0.5 + 2 ** 22 / parts.length);
+    return Math.min(Math.floor((sum(parts) * weight + 2 ** 21) / 2 ** 22), 255);
+  };
+  const [acrossRows, acrossColumns] = [covered(height, rows), covered(width, columns)];
+  const by = image(height, columns, (row, column, k) => mean(acrossColumns[column].map((j) => at(row, j, k))));
+  return image(rows, columns, (row, column, k) =>
+    mean(acrossRows[row].map((i) => by[(i * columns + column) * channels + k])),
+  );
+}
+
+// The old pixels whose centers each new one covers, along one axis.
+function covered(before, after) {
+  const scale = before / after;
+  const width = Math.max(scale, 1);
+  return Array.from({ length: after }, (_, i) => {
+    const center = (i + 0.5) * scale;
+    const [first, stop] = [center - width / 2 + 0.5, center + width / 2 + 0.5].map(Math.trunc);
+    const offset = (old) => (old - center + 0.5) * (1 / width);
+    const isCovered = (old) => old >= first && old < stop && offset(old) > -0.5 && offset(old) <= 0.5;
+    return Array.from({ length: before }, (_, old) => old).filter(isCovered);
+  });
+}
+
+const isImage = (space) => space.kind === "box" && space.dtype === "uint8" && [2, 3].includes(space.shape.length);
 
 const sizeOf = (space) =>
   ({
@@ -387,8 +459,7 @@ function encode(space, value, what) {
     const expected = space.kind === "discrete" ? "an integer" : `shape [${space.shape}]`;
     throw new PolicyError(`${what} has shape [${shapeOf(value) ?? "of several lengths"}], expected ${expected}`);
   }
-  const isImage = space.dtype === "uint8" && [2, 3].includes(space.shape?.length);
-  const flat = numbers(value, space.kind === "box" && isImage ? "uint8" : "float32", what);
+  const flat = numbers(value, isImage(space) ? "uint8" : "float32", what);
   if (space.kind === "box") return flat;
   if (space.kind === "multi_binary") {
     const wrong = flat.find((x) => x !== 0 && x !== 1);

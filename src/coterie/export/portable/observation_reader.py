@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.observations import Entry, Mismatch, encoded_size, is_image_entry, writer
+from coterie.core.observations import Entry, Mismatch, encoded_size, gray, is_image_entry, resized, stacked, writer
 from coterie.export.portable.checked_numbers import axes_of, checked_numbers
 from coterie.export.portable.policy_files import PolicyError
 
@@ -16,8 +16,8 @@ class ObservationReader:
     """Reads observations of the agents of a role.
 
     An observation has the form of the environment's own space, or is an array per sensor as the policy reads it, such
-    as the one-hot vector of a discrete value. Sensors may be nested, or named `outer.inner`. Where an array could be
-    both, it is taken as the environment's.
+    as the one-hot vector of a discrete value, or stacked frames. Sensors may be nested, or named `outer.inner`. Where
+    an array could be both, it is taken as the environment's, and changed as the wrappers of the run do.
 
     Args:
         role: Description of the role in `policy.json`.
@@ -25,12 +25,15 @@ class ObservationReader:
     Attributes:
         agents: Names of the role's agents.
         sensors: Descriptions of the sensors by name; that of a single sensor has the empty name.
+        stacks: Shapes of the sensors whose frames are stacked.
         keys: Names of the parts that an observation of several sensors has at its top; empty for a single sensor.
     """
 
     def __init__(self, role: Entry):
         self.agents: list[str] = role["agents"]
         self.sensors: dict[str, Entry] = role["sensors"] or {"": role}
+        stacked_sensors = (name for name, sensor in self.sensors.items() if sensor.get("frame_stack", 1) > 1)
+        self.stacks = {name: tuple(self.sensors[name]["shape"]) for name in stacked_sensors}
         self._tree: dict[str, Any] = {}
         for name, sensor in role["sensors"].items() if role["sensors"] else ():
             *outer, last = map(str, sensor.get("keys") or name.split("."))  # exports before version 0.3 have no keys
@@ -40,18 +43,22 @@ class ObservationReader:
             place[last] = name
         self.keys = {*self._tree, *self.sensors} if self._tree else set()
 
-    def read(self, value: Any, what: str) -> dict[str, np.ndarray]:
+    def read(self, value: Any, what: str, before: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """Returns the arrays of one agent by sensor, of type float32.
 
         Args:
             value: The observation.
             what: What it is, for messages, such as `obs of 'agent_0'`.
+            before: Its arrays of `stacks` in the step before; None in its first step.
 
         Raises:
             PolicyError: For missing and unknown sensors, wrong shapes, and values that are not in the space.
         """
-        parts = self._parts(value, what)
-        return {name: _read(sensor, parts[name], _sensor_of(what, name)) for name, sensor in self.sensors.items()}
+        parts, before = self._parts(value, what), before or {}
+        return {
+            name: _read(sensor, parts[name], before.get(name), _sensor_of(what, name))
+            for name, sensor in self.sensors.items()
+        }
 
     def split_agents(self, value: Any, what: str) -> list[Any]:
         """Returns the observation of each agent of a role, which are stacked along the first axis.
@@ -111,11 +118,8 @@ class ObservationReader:
         return f"The sensors are {_listed(self.sensors)}"
 
 
-def _read(sensor: Entry, value: Any, what: str) -> np.ndarray:
+def _read(sensor: Entry, value: Any, before: np.ndarray | None, what: str) -> np.ndarray:
     """One sensor as an array of its shape."""
-    if "wrapped" in sensor and _shape(value) != tuple(sensor["shape"]):
-        expected = f"expected {sensor['shape']} as the run's env.wrappers return it, such as stacked frames"
-        raise PolicyError(f"{what} has shape {list(_shape(value) or ())}, {expected}")
     shape, dtype, booleans = tuple(sensor["shape"]), sensor["dtype"], sensor.get("booleans", False)
     space = sensor.get("space") or {"kind": "box", "shape": shape, "dtype": dtype}
     is_encoded = _shape(value) == shape
@@ -127,10 +131,23 @@ def _read(sensor: Entry, value: Any, what: str) -> np.ndarray:
                 also = "" if space["kind"] == "multi_binary" else f", or an array of shape {list(shape)}"
                 raise PolicyError(f"{what}: {error.shown}, expected {error.expected}{also}") from None
         else:
-            if sensor.get("channels_first"):
-                array = np.moveaxis(array.reshape(space["shape"]), 0, -1)
-            return array.reshape(shape)
+            return _wrapped(sensor, space, array, before).reshape(shape)
     return checked_numbers(value, shape, what, dtype=dtype, booleans=booleans)
+
+
+def _wrapped(sensor: Entry, space: Entry, array: np.ndarray, before: np.ndarray | None) -> np.ndarray:
+    """An encoded observation as the wrappers of the run's environment change it."""
+    if is_image_entry(space):
+        height, width, *channels = space["shape"]
+        array = array.reshape(height, width, *(channels or [1]))
+    if sensor.get("channels_first"):
+        array = np.moveaxis(array, 0, -1)
+    if sensor.get("grayscale") and array.shape[-1] == 3:
+        array = gray(array)
+    if sensor.get("resize"):
+        array = resized(array, tuple(sensor["resize"]))
+    frames = sensor.get("frame_stack", 1)
+    return array.astype(np.float32) if frames == 1 else stacked(array.astype(np.float32), before, frames)
 
 
 def _encoded(space: Entry, value: Any, what: str, booleans: bool) -> np.ndarray:

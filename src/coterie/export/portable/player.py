@@ -66,16 +66,22 @@ class Player:
         """Starts a new episode with zero hidden states; `seed` also restarts the random stream of sampled actions."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
+        self._frames: dict[str, dict[str, np.ndarray]] = {}
         self._hidden = [policy.initial_hidden_state(1) for policy in self.policies]
         self._alive = [np.zeros((1, len(policy.agents)), bool) for policy in self.policies]
 
     def hidden_state(self) -> dict[str, dict[str, np.ndarray]]:
-        """Returns the hidden state after the last step by living agent and name [H]; {} for policies without one."""
+        """Returns the hidden state after the last step by living agent and name [H]; {} for policies without one.
+
+        Stacked frames belong to it, as `frames` or `frames.SENSOR`.
+        """
         found: dict[str, dict[str, np.ndarray]] = {}
         for policy, hidden, alive in zip(self.policies, self._hidden, self._alive, strict=True):
             for i, agent in enumerate(policy.agents):
-                if hidden and alive[0, i]:
-                    found[agent] = {name: value[0, i] for name, value in hidden.items()}
+                if alive[0, i]:
+                    state = {_frames_of(sensor): array for sensor, array in self._frames[agent].items()}
+                    state |= {name: value[0, i] for name, value in hidden.items()}
+                    found |= {agent: state} if state else {}
         return found
 
     def set_hidden_state(self, state: dict[str, dict[str, Any]]) -> None:
@@ -93,9 +99,14 @@ class Player:
             for i, agent in enumerate(policy.agents):
                 if agent in state:
                     alive[0, i] = True
+                    place = f"hidden_state of '{agent}'"
                     for name, value in hidden.items():
-                        part = _part(state[agent], name, f"hidden_state of '{agent}' lacks")
-                        value[0, i] = checked_numbers(part, value.shape[2:], f"hidden_state of '{agent}', '{name}'")
+                        part = _part(state[agent], name, f"{place} lacks")
+                        value[0, i] = checked_numbers(part, value.shape[2:], f"{place}, '{name}'")
+                    self._frames[agent] = {}
+                    for sensor, shape in self._reader(agent).stacks.items():
+                        part = _part(state[agent], _frames_of(sensor), f"{place} lacks")
+                        self._frames[agent][sensor] = checked_numbers(part, shape, f"{place}, '{_frames_of(sensor)}'")
 
     def act(self, obs: Any, action_mask: Any = None) -> Any:
         """Returns actions for observations, in the same form.
@@ -119,9 +130,9 @@ class Player:
         given_obs, given_masks = self._by_agent(obs, "obs"), self._by_agent(action_mask, "action_mask")
         arrays: dict[str, dict[str, np.ndarray]] = {}
         for agent, value in given_obs.items():
-            reader = self._readers[self._owner[agent][0]["name"]]
+            reader = self._reader(agent)
             rest, mask = _split_mask(value, reader.keys)
-            arrays[agent] = reader.read(rest, f"obs of '{agent}'")
+            arrays[agent] = reader.read(rest, f"obs of '{agent}'", self._frames.get(agent))
             if mask is not None:
                 place = f"action_mask of '{agent}'"
                 given_masks.setdefault(agent, _flat_mask(mask, self._owner[agent][0], place))
@@ -142,8 +153,14 @@ class Player:
                 for j, agent in enumerate(role["agents"]):
                     parts = {kind: list(array[0, j]) for kind, array in actions[role["name"]].items()}
                     taken[agent] = native_action(role["action"], parts)
+        self._frames = {
+            agent: {name: parts[name] for name in self._reader(agent).stacks} for agent, parts in arrays.items()
+        }
         shaped = self._like(obs, taken)
         return {names[name]: action for name, action in shaped.items()} if self._named(obs) else shaped
+
+    def _reader(self, agent: str) -> ObservationReader:
+        return self._readers[self._owner[agent][0]["name"]]
 
     def _by_agent(self, given: Any, what: str) -> dict[str, Any]:
         if given is None:
@@ -225,6 +242,10 @@ def _stack(role: dict[str, Any], given: dict[str, dict[str, np.ndarray]]) -> Any
     if role["sensors"]:
         return {name: of_sensor(name, sensor) for name, sensor in role["sensors"].items()}
     return of_sensor("", role)
+
+
+def _frames_of(sensor: str) -> str:
+    return f"frames.{sensor}" if sensor else "frames"
 
 
 def _flat_mask(mask: Any, role: dict[str, Any], what: str) -> Any:

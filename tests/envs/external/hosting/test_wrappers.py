@@ -21,6 +21,7 @@ from coterie.checks.environment.contract import check
 from coterie.config.provenance import to_yaml
 from coterie.config.wrappers import WrappersConfig
 from coterie.core.errors import UserError
+from coterie.core.observations import gray, resized
 from coterie.core.seeds import seed_of
 from coterie.core.specs import is_channels_first
 from coterie.core.teams import image_notes
@@ -126,6 +127,20 @@ def test_smaller_images_are_means_of_the_covered_pixels():
     ]  # the center of 30 is in the first
     colored = np.array([[[0, 2, 4], [10, 4, 4]]], np.uint8)
     assert transform_image(colored, grayscale=False, size=(1, 1)).tolist() == [[[5, 3, 4]]]
+
+
+def test_players_transform_images_as_wrappers_do():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        *shape, height, width = rng.integers(1, 40, 4).tolist()
+        image = rng.integers(0, 256, (*shape, rng.choice([1, 2, 3, 4])), np.uint8)
+        grayscale, size = bool(rng.integers(2)), (height, width) if rng.integers(2) else (height * 2, width)
+        expected = transform_image(image, grayscale, size)
+        found = resized(gray(image) if grayscale and image.shape[-1] == 3 else image, size)
+        np.testing.assert_array_equal(found, expected)
+    image = rng.integers(0, 256, (36, 60, 3), np.uint8)
+    for size in ((12, 20), (9, 30), (36, 20), (4, 4)):  # divided by integers
+        np.testing.assert_array_equal(resized(image, size), transform_image(image, grayscale=False, size=size))
 
 
 def test_the_car_racing_preset_stacks_four_grayscale_images_of_half_the_size():

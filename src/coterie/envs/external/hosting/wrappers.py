@@ -18,7 +18,7 @@ from PIL import Image
 from coterie.config.wrappers import WrappersConfig
 from coterie.core.errors import UserError
 from coterie.core.seeds import seed_of
-from coterie.core.specs import NativeSensor, may_be_channels_first
+from coterie.core.specs import may_be_channels_first
 from coterie.envs.external.hosting.instance import EnvBuffers, Instance, Layout, Wrapper
 from coterie.envs.external.hosting.numpy_state import as_tensor, from_tensor, rng_state, set_rng_state
 from coterie.envs.external.spaces import Observer
@@ -49,16 +49,23 @@ def apply_wrappers(layout: Layout, make: InstanceFactory, wrappers: WrappersConf
     if wrappers.channels_last:
         first = layout
         make = _wrap(make, lambda inner: ChannelsLast(inner, first))
-        layout = with_sensor_spaces(layout, channels_last_space)
+        layout = with_sensor_spaces(layout, channels_last_space, channels_first=True)
     _check_images(layout, wrappers)
     if wrappers.grayscale or wrappers.resize is not None:
         original = layout
         make = _wrap(make, lambda inner: ImageTransform(inner, original, wrappers.grayscale, wrappers.resize))
-        layout = with_sensor_spaces(layout, lambda space: transformed_space(space, wrappers.grayscale, wrappers.resize))
+        layout = with_sensor_spaces(
+            layout,
+            lambda space: transformed_space(space, wrappers.grayscale, wrappers.resize),
+            grayscale=wrappers.grayscale,
+            resize=wrappers.resize,
+        )
     if wrappers.frame_stack > 1:
         single = layout
         make = _wrap(make, lambda inner: FrameStack(inner, single, wrappers.frame_stack))
-        layout = with_sensor_spaces(layout, lambda space: stacked_space(space, wrappers.frame_stack))
+        layout = with_sensor_spaces(
+            layout, lambda space: stacked_space(space, wrappers.frame_stack), frame_stack=wrappers.frame_stack
+        )
     if wrappers.reward_scale != 1 or wrappers.reward_clip is not None:
         make = _wrap(make, lambda inner: RewardTransform(inner, wrappers.reward_scale, wrappers.reward_clip))
     return layout, make
@@ -220,15 +227,21 @@ def is_image(space: spaces.Box) -> bool:
     return space.dtype == np.uint8 and len(space.shape) == 3
 
 
-def with_sensor_spaces(layout: Layout, change: Callable[[spaces.Box], spaces.Box]) -> Layout:
-    """Returns the layout with every sensor's space replaced by `change(space)`."""
+def with_sensor_spaces(layout: Layout, change: Callable[[spaces.Box], spaces.Box], **native_change: Any) -> Layout:
+    """Returns the layout with every sensor's space replaced by `change(space)`.
+
+    Args:
+        layout: The layout.
+        change: Returns the same space for a sensor that is not changed.
+        native_change: Fields of `NativeSensor` that tell players of the change.
+    """
     observers, native = {}, {role.name: role.native for role in layout.spec.roles}
     for role, observer in layout.observers.items():
         parts: dict[str, spaces.Space] = {sensor.name: change(sensor.space) for sensor in observer.sensors}
         observers[role] = Observer(parts[""] if "" in parts else spaces.Dict(parts))
         unchanged = {sensor.name for sensor in observer.sensors if parts[sensor.name] == sensor.space}
         native[role] = tuple(
-            sensor if sensor.name in unchanged else _changed(sensor, parts[sensor.name], change)
+            sensor if sensor.name in unchanged else replace(sensor, **native_change)
             for sensor in native[role] or observer.native
         )
     roles = tuple(
@@ -236,13 +249,6 @@ def with_sensor_spaces(layout: Layout, change: Callable[[spaces.Box], spaces.Box
         for role in layout.spec.roles
     )
     return replace(layout, spec=replace(layout.spec, roles=roles), observers=observers)
-
-
-def _changed(sensor: NativeSensor, space: spaces.Space, change: Callable[[spaces.Box], spaces.Box]) -> NativeSensor:
-    """The sensor as players take it: images with channels first as the environment returns them, others changed."""
-    if change is channels_last_space:
-        return replace(sensor, channels_first=True)
-    return replace(sensor, space=space, channels_first=False, wrapped=True)
 
 
 # ------------------------------------------------------------------------------------------------------------- images
@@ -318,7 +324,8 @@ def _resize(array: np.ndarray, size: Size) -> np.ndarray:
     (height, new_height), (width, new_width) = zip(array.shape, size, strict=False)
     if height % new_height == 0 and width % new_width == 0:
         return np.asarray(image.reduce((width // new_width, height // new_height)))  # rounds once, not per direction
-    return np.asarray(image.resize((size[1], size[0]), Image.Resampling.BOX))
+    by_width = image.resize((new_width, height), Image.Resampling.BOX)  # players resize in the same order
+    return np.asarray(by_width.resize((new_width, new_height), Image.Resampling.BOX))
 
 
 def transformed_space(space: spaces.Box, grayscale: bool, size: Size | None) -> spaces.Box:
