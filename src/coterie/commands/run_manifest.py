@@ -29,6 +29,7 @@ from coterie.runs.folder import RunFolder
 from coterie.runs.progress import PeriodicProgress, Progress
 from coterie.training.evaluation import Evaluation, ProgressCallback, evaluate
 from coterie.training.run_parts import RunComponents
+from coterie.training.trajectory import Watch
 
 
 def new_manifest(
@@ -106,8 +107,18 @@ def project_folders(config: RunConfig) -> list[Path]:
     return [*folders, Path.cwd()]
 
 
-def write_reference_returns(config: RunConfig, folder: RunFolder, components: RunComponents, display: Progress) -> None:
-    """Writes returns to compare with into the manifest: random policies', and published ones. Once per run."""
+def write_reference_returns(
+    config: RunConfig, folder: RunFolder, components: RunComponents, display: Progress, watch: Watch | None
+) -> None:
+    """Writes returns to compare with into the manifest: random policies', and published ones. Once per run.
+
+    Args:
+        config: Configuration of the run.
+        folder: Folder of the run.
+        components: Its environments and teams.
+        display: Shows that episodes are played.
+        watch: Reads what the environment returns in them.
+    """
     ranks = components.ranks
     manifest = folder.read_manifest()
     if not ranks.is_first:
@@ -115,7 +126,8 @@ def write_reference_returns(config: RunConfig, folder: RunFolder, components: Ru
         return
     if "random" not in manifest and config.eval.every != 0:
         waiting = PeriodicProgress(display.print_line, "random policy, for comparison")
-        found = _random_evaluation(components, config.eval.episodes, seed_of(config.seed, "random"), waiting).report()
+        seed = seed_of(config.seed, "random")
+        found = _random_evaluation(components, config.eval.episodes, seed, waiting, watch).report()
         random = {name: team["return_mean"] for name, team in found.items()}
         errors = {name: team["return_error"] for name, team in found.items()}
         published = published_scores(
@@ -129,13 +141,13 @@ def write_reference_returns(config: RunConfig, folder: RunFolder, components: Ru
 
 
 def _random_evaluation(
-    components: RunComponents, episodes: int, seed: int, on_progress: ProgressCallback
+    components: RunComponents, episodes: int, seed: int, on_progress: ProgressCallback, watch: Watch | None
 ) -> Evaluation:
     """Evaluates all teams acting at random."""
     env = components.evaluator.env
     policies: dict[str, Policy] = {name: RandomPolicy(team, env.device) for name, team in components.teams.items()}
     modes: dict[str, Mode] = dict.fromkeys(policies, "sample")
-    return evaluate(env, policies, episodes=episodes, modes=modes, seed=seed, on_progress=on_progress)
+    return evaluate(env, policies, episodes=episodes, modes=modes, seed=seed, on_progress=on_progress, watch=watch)
 
 
 def published_scores(env: Choice, teams: Mapping[str, TeamSpec], algos: Mapping[str, str]) -> dict[str, float]:

@@ -62,6 +62,7 @@ from coterie.core.teams import describe_teams, image_notes
 from coterie.core.terminal import in_notebook, message_stream, print_line, print_message
 from coterie.core.text import coterie_command, shell_word
 from coterie.envs import registry
+from coterie.envs.contract.vector import VectorEnv
 from coterie.kernels import switch
 from coterie.ranks.ranks import Ranks
 from coterie.runs import loggers, trackers
@@ -259,7 +260,9 @@ def _run(session: _Session) -> RunResult:
     signals: list[int] = []
     trainer: Trainer | None = None
     try:
-        write_reference_returns(config, folder, session.components, display)
+        noted: set[str] = set()
+        watch = None if found is not None else _first_steps(session, session.components.evaluator.env, noted)
+        write_reference_returns(config, folder, session.components, display, watch)
         trainer = _make_trainer(session, metrics_file, display)
         if session.components.ranks.is_first:
             _show_notes(session, display)
@@ -269,7 +272,7 @@ def _run(session: _Session) -> RunResult:
             _show_resume_notes(session, display)
         else:
             metrics_file.truncate(0)
-            session.components.collector.watch = _first_steps(session)
+            session.components.collector.watch = _first_steps(session, session.components.collector.env, noted)
         logger = metrics_file
         if session.components.ranks.is_first:
             logger = _make_logger(session, metrics_file)
@@ -329,18 +332,19 @@ def _schedule(config: RunConfig) -> Schedule:
     )
 
 
-def _first_steps(session: _Session) -> FirstSteps | None:
-    """Returns the check of the environment by the first steps of the run; None for Coterie's own worlds."""
+def _first_steps(session: _Session, env: VectorEnv, noted: set[str]) -> FirstSteps | None:
+    """Returns the check of an environment by the first steps of the run; None for Coterie's own worlds."""
     config, components = session.config, session.components
     name = config.env.name
     if config.check == "off" or name.partition("/")[0] in registry.FAMILIES:
         return None
     quiet = not components.ranks.is_first
     return FirstSteps(
-        components.collector.env,
+        env,
         name,
         refuses=registry.is_factory(name) or ":" in name,  # otherwise the user cannot change it
         note=(lambda _: None) if quiet else print_message,
+        noted=noted,
     )
 
 

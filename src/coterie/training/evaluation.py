@@ -19,7 +19,7 @@ from coterie.functional.intervals import interval_95, standard_error
 from coterie.policies.base import Mode, Policy
 from coterie.training.episodes import EpisodeTracker, FinishedEpisodes
 from coterie.training.rollout_builder import lost_steps, mask_rewards, opponent_labels
-from coterie.training.trajectory import Trajectory, collect, inference_context
+from coterie.training.trajectory import Trajectory, Watch, collect, inference_context
 
 CHUNK = 32
 """Steps between two checks of which environments have played their episodes."""
@@ -145,6 +145,7 @@ def evaluate(
     seed: int,
     max_steps: int = MAX_STEPS,
     on_progress: ProgressCallback | None = None,
+    watch: Watch | None = None,
 ) -> Evaluation:
     """Plays at least `episodes` episodes: the same number in every environment, the first ones that each finishes.
 
@@ -156,6 +157,7 @@ def evaluate(
         seed: Seed of the environments and of the policies' noise.
         max_steps: Maximum number of steps per environment.
         on_progress: Called after every few steps.
+        watch: Reads what the environment returns.
 
     Raises:
         UserError: If an environment has not played its episodes after `max_steps` steps.
@@ -167,10 +169,12 @@ def evaluate(
     kept: list[FinishedEpisodes] = []
     with inference_context(env, policies.values()):
         timestep = reset_env(env, seed)
+        if watch is not None:
+            watch.reset(timestep)
         hidden_state = {name: policy.initial_hidden_state(env.num_envs) for name, policy in policies.items()}
         for start in range(0, max_steps, CHUNK):
             noise = {name: p.draw_noise(CHUNK, env.num_envs, noise_generators[name]) for name, p in policies.items()}
-            trajectory = collect(env, policies, timestep, hidden_state, noise=noise, modes=modes)
+            trajectory = collect(env, policies, timestep, hidden_state, noise=noise, modes=modes, watch=watch)
             timestep, hidden_state = trajectory.timesteps[-1], trajectory.hidden_state
             finished = _finished_episodes(trajectory, tracker, env.spec.agents_can_die)
             if len(finished):

@@ -78,7 +78,7 @@ class Batch(VectorEnv):
         end |= self.fault == "truncates" and self.count == 3
         step = Step(reward=reward, group_reward=group, terminated=flags, truncated=flags | end[:, None],
                     episode_terminated=flags[:, 0] & False, episode_truncated=end, metrics={})
-        return step, self._timestep(False)
+        return step if self.fault == "pair" else (step, self._timestep(False))
 
     def state_dict(self):
         return {}
@@ -115,6 +115,7 @@ def train(env: dict[str, Any], out: Path, **settings: Any) -> Path:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
+        ("pair", r"step\(\) returned Step, expected the pair \(Step, Timestep\)"),
         ("group", r"step 60, .*group_reward is not zero, and the spec has has_group_reward=False\. Set `has_group"),
         ("image", r"step 0: obs\['a'\] is torch\.float32, expected torch\.uint8"),
         ("range", r"step 0, environment 0, agent x: obs\['a'\] has values from 1000 to 1000, outside of Box\(-1\.0"),
@@ -124,10 +125,14 @@ def train(env: dict[str, Any], out: Path, **settings: Any) -> Path:
         ),
     ],
 )
-def test_an_error_of_a_batch_refuses_the_run_and_leaves_nothing(fault: str, message: str, tmp_path: Path):
+@pytest.mark.parametrize("every", [0, None], ids=["training", "evaluation"])
+def test_an_error_of_a_batch_refuses_the_run_and_leaves_nothing(
+    every: int | None, fault: str, message: str, tmp_path: Path
+):
     env = {"name": "first_steps_batch:make", "fault": fault}
-    with pytest.raises(ContractError, match=rf"^environment 'first_steps_batch:make': {message}.* Set check=off to"):
-        train(env, tmp_path / "runs" / "run", algo={"name": "ippo", "rollout_length": 100})
+    with pytest.raises(ContractError, match=rf"^(environment 'first_steps_batch:make'|batch): {message}"):
+        algo = {"name": "ippo", "rollout_length": 100}
+        train(env, tmp_path / "runs" / "run", algo=algo, eval={"every": every, "num_envs": 2})
     assert not (tmp_path / "runs").exists()
 
 
@@ -180,5 +185,5 @@ def test_worlds_of_coterie_are_not_checked(tmp_path: Path, monkeypatch: pytest.M
     train({"name": "matrix/climbing"}, tmp_path / "own", algo={"name": "ippo", "hidden_sizes": [4]}, steps=20)
     assert made == []
     train({"name": "gym/CartPole-v1"}, tmp_path / "gym", steps=20)
-    assert made == ["gym/CartPole-v1"]
+    assert made == ["gym/CartPole-v1"] * 2  # the environments of evaluation and of training
     assert resolve([]).config.check == "on"

@@ -30,12 +30,15 @@ class FirstSteps:
         name: Its name.
         refuses: Raise for errors. Otherwise they are printed, as warnings are.
         note: Prints a line.
+        noted: Names of findings that were printed already, to which others are added.
     """
 
-    def __init__(self, env: VectorEnv, name: str, *, refuses: bool, note: Callable[[str], None]):
+    def __init__(
+        self, env: VectorEnv, name: str, *, refuses: bool, note: Callable[[str], None], noted: set[str] | None = None
+    ):
         self._name, self._refuses, self._note = name, refuses, note
         self._sizes = [part.num_envs for part in env_parts(env)]
-        self._findings, self._noted = FindingCollector(), set[str]()
+        self._findings, self._noted = FindingCollector(), set[str]() if noted is None else noted
         self._count, self._is_over = 0, False
         with suppress(CheckAborted):
             check_spec(env, env.num_envs, self._findings)

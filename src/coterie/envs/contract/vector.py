@@ -210,7 +210,12 @@ def step_env(env: VectorEnv, action: dict[str, Action]) -> tuple[Step, Timestep]
     """
     dtype, has_grad = torch.get_default_dtype(), torch.is_grad_enabled()  # the others take longer to read
     try:
-        return env.step(action)
+        result = env.step(action)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise UserError(
+                f"{env.spec.name}: step() returned {type(result).__name__}, expected the pair (Step, Timestep)"
+            )
+        return result
     except UserError as error:
         raise EnvironmentFailedError(str(error)) from error
     except (ReportedError, KeyboardInterrupt):
