@@ -129,9 +129,8 @@ def train(env: dict[str, Any], out: Path, **settings: Any) -> Path:
 def test_an_error_of_a_batch_refuses_the_run_and_leaves_nothing(
     every: int | None, fault: str, message: str, tmp_path: Path
 ):
-    env = {"name": "first_steps_batch:make", "fault": fault}
+    env, algo = {"name": "first_steps_batch:make", "fault": fault}, {"name": "ippo", "rollout_length": 100}
     with pytest.raises(ContractError, match=rf"^(environment 'first_steps_batch:make'|batch): {message}"):
-        algo = {"name": "ippo", "rollout_length": 100}
         train(env, tmp_path / "runs" / "run", algo=algo, eval={"every": every, "num_envs": 2})
     assert not (tmp_path / "runs").exists()
 
