@@ -72,6 +72,9 @@ def test_a_notebook_shows_one_bar_and_nothing_red(tmp_path: Path):
         TRAIN,
         "run",
         "coterie.make('particle/simple_tag')",
+        "coterie.as_parallel_env('particle/simple_tag')",
+        "coterie.as_vector_env('particle/simple_spread')",
+        "coterie.as_multiagent_env('particle/simple_spread')",
         "coterie.diagnose(run)",
         "coterie.load(run)",
         "coterie.compare(run)",
@@ -88,7 +91,15 @@ def test_a_notebook_shows_one_bar_and_nothing_red(tmp_path: Path):
         assert bar["output_type"] == "display_data"
         assert '<progress value="1.0000"' in text(bar["data"]["text/html"])
         assert "200 / 200 steps" in text(bar["data"]["text/plain"])
-    expected = ("team return", "adversary_0", "checks found nothing", "agent_0", "algorithm", "runs/a")
+    expected = (
+        "team return",
+        *["adversary_0"] * 2,
+        *["agent_0"] * 2,
+        "checks found nothing",
+        "agent_0",
+        "algorithm",
+        "runs/a",
+    )
     for cell, words in zip(shown, (*expected, "data:image/png;base64,", "data:image/gif;base64,"), strict=True):
         assert words in html(cell)
     (error,) = wrong["outputs"]

@@ -77,6 +77,16 @@ class _Writer:
         """Returns types and docstrings of the fields of a model."""
         return {key: (self.of_field(key, field), field.description or "") for key, field in fields.items()}
 
+    def merged(self, models: Iterable[type[BaseModel]]) -> dict[str, tuple[str, str]]:
+        """Returns types and docstrings of the fields of several models; a type has the alternatives of all."""
+        texts: dict[str, str] = {}
+        kinds: dict[str, dict[str, None]] = {}
+        for model in models:
+            for key, (kind, text) in self.keys(model.model_fields).items():
+                texts.setdefault(key, text)
+                kinds.setdefault(key, {})[kind] = None
+        return {key: (" | ".join(own), texts[key]) for key, own in kinds.items()}
+
     def add(
         self,
         name: str,
@@ -171,13 +181,7 @@ def _worlds(writer: _Writer) -> str:
             families.setdefault(name.partition("/")[0], []).append(name)
     found = []
     for family, names in families.items():
-        fields: dict[str, FieldInfo] = {}
-        kinds: dict[str, dict[str, None]] = {}
-        for name in names:
-            for key, field in env_registry.environment(name).Config.model_fields.items():
-                fields.setdefault(key, field)
-                kinds.setdefault(key, {})[writer.of_field(key, field)] = None
-        merged = {key: (" | ".join(own), fields[key].description or "") for key, own in kinds.items()}
+        merged = writer.merged(env_registry.environment(name).Config for name in names)
         literal = _literal(names)
         name = f"{family.capitalize()}Settings"
         writer.add(name, f"Settings of the environments {family}/*.", {}, {"name": (literal, "Environment.")} | merged)
@@ -204,8 +208,12 @@ def source() -> str:
     order = {
         key: (writer.of_field(key, field), field.description or "") for key, field in fields.items() if key != "teams"
     }
-    doc = "Settings of a run besides `algo` and `env`, which are arguments of `coterie.train`."
-    writer.add("TrainSettings", doc, {}, {"teams": teams} | order | code)
+    learners = (registry.algorithm(name).Config for name in registry.ALGOS)
+    short = writer.merged(model for model in learners if "lr" in model.model_fields)  # `lr` for `algo.lr`
+    doc = "Settings of a run, and of its algorithm, besides `algo` and `env`, which are arguments of `coterie.train`."
+    keys = {"teams": teams} | order
+    keys |= {key: kind for key, kind in short.items() if key not in keys}
+    writer.add("TrainSettings", doc, {}, keys | code)
     last = writer.classes.pop("TrainSettings"), writer.classes.pop("TeamSettings")
     parts = [
         _HEAD,

@@ -46,6 +46,8 @@ coterie.train(teams={"agent": {"algo": {"name": "ippo", "lr": 1e-4}}, "adversary
 coterie.train(eval={"episodes": 100, "mode": "greedy"}, checkpoint={"keep": True}, network="a:b", threads="auto")
 coterie.train(rewards={"icm": {"weight": 0.1}}, init={"run": "runs/x"}, init_like=None)  # wrong
 coterie.train(curriculum={"lessons": [{"name": "a", "parameters": {"x": {"uniform": [0, 1]}}}]}, randomize={"x": 3})
+coterie.train("mappo", lr=1e-3, gamma=0.99, hidden_sizes=[64], epochs=4)
+coterie.train("qmix", gamma="high")  # wrong
 coterie.train(**settings)
 coterie.train("mappo", "particle/simple_spread", **dotted)
 coterie.train(setps=1e6)  # wrong

@@ -1759,7 +1759,7 @@ class TeamSettings(TypedDict, total=False):
 
 
 class TrainSettings(TypedDict, total=False):
-    """Settings of a run besides `algo` and `env`, which are arguments of `coterie.train`."""
+    """Settings of a run, and of its algorithm, besides `algo` and `env`, which are arguments of `coterie.train`."""
 
     teams: Mapping[str, TeamSettings]
     """Settings of single teams, by name. Other teams use the top-level `algo`, `rewards` and `imitation`."""
@@ -1829,9 +1829,260 @@ class TrainSettings(TypedDict, total=False):
     """Progress display: rich (a live table), lines, or off; auto is rich in a terminal or notebook and lines
     otherwise.
     """
+    rollout_length: int
+    """Steps per environment between updates, including the reset step after each episode."""
+    lr: float
+    """Adam's learning rate."""
+    lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
+    lr_end: float
+    """Final learning rates as a fraction of their initial values."""
+    gamma: float
+    """Discount factor per step."""
+    bootstrap_at_limit: bool | None
+    """Add the value of the final observation to returns that a step limit ends; false: returns end there, too.
+    null: false where values read the time left, see `value_time_left`, and the environment has a known limit.
+    """
+    value_time_left: bool | None
+    """Critics, and mixers of Q-values, also read the fraction of the step limit that is left; null: where returns
+    end at the limit. Otherwise states that look late in an episode seem better or worse than they are.
+    """
+    max_grad_norm: float | None
+    """Maximum gradient norm, applied to each network separately; null: no clipping."""
+    max_grad_value: float | None
+    """Maximum absolute value of each entry of a gradient, applied before `max_grad_norm`; null: no limit."""
+    adam_eps: float
+    """Adam's epsilon."""
+    weight_decay: float
+    """Adam's weight decay."""
+    hidden_sizes: Sequence[int]
+    """Units of the actor's hidden layers."""
     network: str | Code
     """Network of the actor."""
+    activation: Literal["tanh", "relu", "elu", "gelu", "silu"]
+    """Activation after each hidden layer."""
+    layer_norm: bool
+    """Apply layer normalization to the input and to each hidden layer."""
+    rnn: Literal["none", "gru", "lstm"]
+    """Recurrent layer."""
+    rnn_size: int
+    """Units of the recurrent layer."""
+    sequence_length: int | None
+    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
+    normalize_obs: bool
+    """Normalize observations by their running mean and standard deviation."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Units of the critic's hidden layers; null: `hidden_sizes`."""
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
+    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
+    """
     critic_network: str | Code
     """Network of the critic."""
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
+    epochs: int
+    """Passes over each rollout."""
+    num_minibatches: int | None
+    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
+    null: 4, or one per sequence if a rollout has fewer.
+    """
+    entropy_coef: float
+    """Initial weight of the entropy bonus."""
+    entropy_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
+    entropy_end: float
+    """Final weight of the entropy bonus as a fraction of the initial weight."""
+    normalize_advantage: bool
+    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
+    clip_eps: float
+    """Clip range of the policy ratio."""
+    value_coef: float
+    """Weight of the value loss."""
+    value_clip_eps: float | None
+    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
+    huber_delta: float | None
+    """Error above which the value loss is linear (Huber loss); null: squared error."""
+    normalize_value: bool
+    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
+    value_norm_decay: float
+    """Decay of the moving return statistics."""
+    state_dependent_std: bool
+    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
+    init_std: float
+    """Initial standard deviation of continuous actions, whose range has length 2."""
+    critic: Literal["own", "joint", "state", "joint_state", "global"]
+    """Input of the critic: the agent's own observation, the joint observation of the team, the environment's state,
+    joint observation and state, or the observations of all teams (global).
+    """
+    gae_lambda: float
+    """Lambda of generalized advantage estimation."""
+    entropy_decay: float | None
+    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
+    schedule.
+    """
+    target_kl: float | None
+    """Estimated KL divergence from the old policy at which an update stops; null: never."""
+    common_reward: bool
+    """Give every agent the mean reward of the team."""
+    extrinsic_weight: float
+    """Weight of the environment's reward among the reward signals, multiplied by `rewards.extrinsic.weight`."""
+    td_lambda: float | float | None
+    """Lambda of the returns."""
+    signal_returns: Literal["member", "group"]
+    """Returns of reward signals besides the environment's: of each member's own rewards, as in ML-Agents (member),
+    or of their sum over the group (group).
+    """
+    member_end: Literal["group", "member"]
+    """Trace of the return of a member that ends before its group: it continues through the group's later steps
+    (group), or ends with the member and bootstraps from the group's next value, as in ML-Agents (member).
+    """
+    clip_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the clip range, from `clip_eps` to `clip_end` times `clip_eps` over the run."""
+    clip_end: float
+    """Final clip range as a fraction of the initial one."""
+    baseline_coef: float
+    """Weight of the baseline loss relative to the value loss."""
+    embedding_size: int
+    """Size of an agent's embedding in the critic's attention; a multiple of its 4 heads."""
+    critic_last_action: bool
+    """The critic reads the previous actions of all agents of the team."""
+    obs_last_action: bool
+    """The actor reads the previous action of its agent."""
+    batch_size: int | None
+    """Sequences per minibatch, drawn without replacement for each; null: each pass partitions the rollout's."""
+    critic_time_chunks: int
+    """Chunks of time per minibatch, from the last to the first, each one gradient step of the critic. Advantages
+    use the values before the step, see `updated_advantages`. Surplus timesteps go to the latest chunks; at most
+    one chunk per timestep.
+    """
+    critic_loss_mask: Literal["team", "agent"]
+    """Timesteps of an agent that the critic's loss includes: those in which anybody of the team acts (team, as
+    PyMARL), or those in which the agent itself acts (agent, as XuanCe's feed-forward learner). They differ where
+    agents die.
+    """
+    updated_advantages: bool
+    """Compute advantages with the critic after its steps on the minibatch, as XuanCe with MindSpore; false: with
+    its values before, as XuanCe with PyTorch.
+    """
+    critic_lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the critic's learning rate, down to `critic_lr_end` times its value over the run."""
+    critic_lr_end: float
+    """Final learning rate of the critic as a fraction of the initial one."""
+    tau: float
+    """Fraction of the soft update of the target critic."""
+    target_update_interval: int | None
+    """Gradient steps of the critic between hard updates of its target; null: a soft update after each step."""
+    epsilon_start: float
+    """Initial fraction of uniform exploration that is mixed into the policy."""
+    epsilon_end: float
+    """Final fraction of uniform exploration."""
+    epsilon_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the fraction from `epsilon_start` to `epsilon_end`."""
+    epsilon_decay_steps: Count | None
+    """Environment steps from `epsilon_start` to `epsilon_end`; null: the whole run."""
+    gradient_steps: int | None
+    """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in
+    runs that would otherwise take fewer than 5,000; at least one.
+    """
+    buffer_size: Count
+    """Capacity of the replay buffer in environment steps."""
+    buffer_storage: Literal["device", "cpu", "disk"]
+    """Location of the replay buffer: the networks' device, the host's memory (cpu), or memory-mapped files (disk)."""
+    learning_starts: Count
+    """Environment steps before the first update."""
+    priority_alpha: float
+    """Exponent of the priorities by which sequences are sampled; 0 samples uniformly."""
+    priority_beta: float
+    """Initial exponent of the importance weights; it increases linearly to 1 over the run."""
+    burn_in: int
+    """Timesteps before the training sequence that only warm up the hidden state of a recurrent network."""
+    sequence_start: Literal["auto", "episode", "rollout"]
+    """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or
+    that of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is
+    longer than a sequence, else rollout.
+    """
+    reward_scale: Literal["none", "rms", "standardize"]
+    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
+    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
+    """
     mixer: str | Code
     """Mixer of Q-values."""
+    mixer_input: Literal["auto", "state", "joint"]
+    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
+    state if there is one.
+    """
+    mixing_embed_dim: int
+    """Width of the mixing layer."""
+    hypernet_embed_dim: int
+    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
+    hypernet_layers: Literal[1, 2]
+    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
+    weighting: Literal["none", "optimistic", "central"]
+    """Weighted QMIX: reduces the loss of joint actions that are not underestimated to `weighting_alpha`, by the
+    optimistic (OW) or the centrally weighted (CW) rule.
+    """
+    weighting_alpha: float
+    """Weight of those joint actions."""
+    double_q: bool
+    """Select the next action by the online network and evaluate it by the target network."""
+    n_step: int
+    """Rewards per target before it bootstraps."""
+    output_gain: float
+    """Gain of the orthogonal initialization of the output layer. A small one lets Q-values start near 0, and not
+    far from all returns.
+    """
+    share_critic: bool | None
+    """Use one network for a centralized critic, with an output per agent, or a single one if `common_reward` is
+    set. False: a network per agent; null: true unless `share_params` is none.
+    """
+    twin_critics: bool
+    """Use two critics; targets take the smaller of their values."""
+    policy_delay: int
+    """Gradient steps of the critic per gradient step of the actor and soft update of the target networks. Hard
+    updates are counted in gradient steps of the critic.
+    """
+    target_noise: float
+    """Standard deviation of the noise on continuous target actions."""
+    target_noise_clip: float
+    """Maximum absolute value of that noise."""
+    other_actions: Literal["replay", "current"]
+    """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current actors.
+    Actions of other teams are always those in the replay buffer.
+    """
+    next_action_policy: Literal["target", "online"]
+    """Networks that choose the next actions of targets: the target actors or the online actors."""
+    gumbel_temperature: float
+    """Temperature of the Gumbel-softmax for the gradient of discrete actions."""
+    logit_penalty: float
+    """Coefficient of the mean squared logit in the actor's loss."""
+    noise: Literal["gaussian", "ornstein_uhlenbeck"]
+    """Exploration noise on continuous actions: independent per timestep, or an Ornstein-Uhlenbeck process."""
+    noise_std: float
+    """Initial standard deviation of Gaussian noise, or of the increments of Ornstein-Uhlenbeck noise; actions range
+    from -1 to 1.
+    """
+    noise_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the noise, from its initial standard deviation to `noise_end` times it over the run."""
+    noise_end: float
+    """Final noise as a fraction of the initial one."""
+    noise_theta: float
+    """Mean reversion of Ornstein-Uhlenbeck noise per step."""
+    random_steps: Count
+    """Environment steps at the start with uniformly random actions."""
+    temperature: float
+    """Initial coefficient of the entropy, in reward per nat."""
+    learn_temperature: bool
+    """Adjust the temperature so that the entropy of the policy reaches its target, separately for each role."""
+    temperature_lr: float | None
+    """Learning rate of the temperature; null: that of the actor."""
+    target_entropy: float
+    """Target entropy per continuous action in [-1, 1], in nats; that of the uniform distribution is 0.69."""
+    target_entropy_scale: float
+    """Target entropy of discrete actions, as a fraction of that of the uniform distribution over available choices."""

@@ -16,6 +16,7 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space
 
 from coterie.core.errors import UserError
+from coterie.core.markup import Markup
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Action, Step, Timestep
@@ -128,6 +129,10 @@ class GymnasiumWorld(GymnasiumVectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._first_seed: int | None = seed
         self._is_reset = False
+
+    def _repr_html_(self) -> Markup:
+        """Returns what notebooks show: the roles with their agents and spaces."""
+        return self._env._repr_html_()
 
     def _single(self, by_agent: dict[str, Any]) -> Any:
         """Returns the entry of the only agent, or of several agents all entries, those of spaces as a Dict."""

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from coterie.core.errors import UserError
+from coterie.core.markup import Markup
 from coterie.core.tree import tree_leaves
 from coterie.core.types import Action, Timestep
 from coterie.envs.contract.vector import VectorEnv
@@ -65,6 +66,10 @@ class MultiAgentWorld:
         self._played: list[list[int]] = []
         self._rewards: list[float] = []
         self._store(self._env.reset(seed))  # sizes are read from a first timestep; `reset` starts from the same one
+
+    def _repr_html_(self) -> Markup:
+        """Returns what notebooks show: the roles with their agents and spaces."""
+        return self._env._repr_html_()
 
     # --------------------------------------------------------------------------------------------------------- episodes
 

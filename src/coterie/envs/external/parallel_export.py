@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
+from coterie.core.markup import Markup
 from coterie.core.tree import tree_map
 from coterie.core.types import Step, Timestep
 from coterie.envs.external.gymnasium_export import AgentBatches
@@ -46,6 +47,10 @@ class ParallelWorld(ParallelEnv):
         self._timestep: Timestep | None = None
         size = spec.state_sizes.get("global") or sum(spaces.flatdim(s) for s in self.observation_spaces.values())
         self.state_space = spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+    def _repr_html_(self) -> Markup:
+        """Returns what notebooks show: the roles with their agents and spaces."""
+        return self._env._repr_html_()
 
     def observation_space(self, agent: str) -> spaces.Space:
         """Returns the observation space of an agent."""
