@@ -74,6 +74,16 @@ def lines_of(words: list[str], file: Path | None = None) -> list[str]:
             "them.",
         ),
         (["algo=maddpg", "algo.noise_std=0.3"], "algo.noise_std: no effect without continuous actions. Remove it."),
+        (
+            ["algo=ia2c", "algo.clip_eps=0.1"],
+            "algo.clip_eps: no effect with algo.epochs=1 and algo.num_minibatches=1. Set algo.epochs or "
+            "algo.num_minibatches, or remove it.",
+        ),
+        (
+            ["eval.best=coverage", "eval.every=0"],
+            "eval.best: no effect with eval.every=0 and selfplay.opponents=off. Set eval.every or "
+            "selfplay.opponents=latest, uniform, recency or pfsp, or remove it.",
+        ),
         ([*DEMOS, "imitation.margin=1"], "imitation.margin: no effect without Q-learning. Remove it."),
         ([*DEMOS, "imitation.fit_std=true"], "imitation.fit_std: no effect without Gaussian actions. Remove it."),
         (

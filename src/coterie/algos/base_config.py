@@ -367,10 +367,14 @@ class OnPolicyConfig(CriticConfig):
         return found
 
 
+SEVERAL_STEPS = Needs("epochs!=1", "num_minibatches!=1")
+"""In the only gradient step of an update, the policy ratio is 1 and is not clipped."""
+
+
 class ClippedConfig(OnPolicyConfig):
     """Settings shared by learners that clip the policy ratio and the value."""
 
-    clip_eps: float = Field(0.2, gt=0, lt=1)
+    clip_eps: Annotated[float, SEVERAL_STEPS] = Field(0.2, gt=0, lt=1)
     """Clip range of the policy ratio."""
     value_coef: float = Field(1.0, gt=0, le=10**6)
     """Weight of the value loss."""

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
-from coterie.algos.base_config import ClippedConfig, Units
+from coterie.algos.base_config import SEVERAL_STEPS, ClippedConfig, Units
 from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState
 from coterie.algos.learner import CentralState
 from coterie.algos.optimizer import Schedule, scheduled
@@ -84,7 +84,7 @@ class POCAConfig(ClippedConfig):
     """Trace of the return of a member that ends before its group: it continues through the group's later steps (group),
     or ends with the member and bootstraps from the group's next value, as in ML-Agents (member).
     """
-    clip_eps: float = Field(0.2, gt=0, lt=1)
+    clip_eps: Annotated[float, SEVERAL_STEPS] = Field(0.2, gt=0, lt=1)
     """Initial clip range of the policy ratio."""
     clip_schedule: Schedule = "linear"
     """Schedule of the clip range, from `clip_eps` to `clip_end` times `clip_eps` over the run."""

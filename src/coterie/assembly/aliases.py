@@ -123,6 +123,7 @@ DIFFERENT: dict[str, str] = {
     "init_path": "It is the file of a checkpoint. Set init.run, the folder of a run, and init.checkpoint.",
     "run_id": "out is the folder of the run itself. Set out=runs/ID.",
     "force": "Runs are not overwritten. Set another out, or remove the folder.",
+    "overwrite": "It is an argument in Python, coterie.train(overwrite=True). Set another out, or remove the folder.",
     "inference": "Act with a trained policy with `coterie evaluate RUN` or `coterie play RUN`.",
     "summary_freq": "ML-Agents counts the steps of agents. Set log.every, the number of updates between log entries.",
     "runner_log_interval": "PyMARL counts steps. Set log.every, the number of updates between log entries.",

@@ -128,7 +128,9 @@ class EvalConfig(Model):
     """Action selection; `auto` follows the algorithm's publication."""
     num_envs: Annotated[Count, Needs("every!=0", "selfplay.opponents!=off")] = Field(default=64, ge=1, le=10**6)
     """Environments for evaluation."""
-    best: str = Field(default="auto", pattern=r"^(auto|-?[^/\s]+(/[^/\s]+)*)$")
+    best: Annotated[str, Needs("every!=0", "selfplay.opponents!=off")] = Field(
+        default="auto", pattern=r"^(auto|-?[^/\s]+(/[^/\s]+)*)$"
+    )
     """Metric of evaluations whose highest value marks the best checkpoint: METRIC or TEAM/METRIC, such as
     adversary/return_mean or metric/won; -METRIC marks the lowest. auto: the mean return of the first team that learns,
     or with self-play the sum of the Elo ratings. If several teams learn, each also keeps its own best checkpoint, by
