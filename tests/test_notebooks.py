@@ -47,7 +47,7 @@ def text(value: Any) -> str:
 
 
 def html(cell: dict[str, Any]) -> str:
-    (output,) = cell["outputs"]
+    (output,) = [output for output in cell["outputs"] if output["output_type"] != "stream"]
     return text(output["data"]["text/html"])
 
 
@@ -77,6 +77,7 @@ def test_a_notebook_shows_one_bar_and_nothing_red(tmp_path: Path):
         "coterie.as_multiagent_env('particle/simple_spread')",
         "coterie.diagnose(run)",
         "coterie.load(run)",
+        "run.evaluate(episodes=4)",
         "coterie.compare(run)",
         "coterie.runs()",
         "run.plot()",
@@ -97,6 +98,7 @@ def test_a_notebook_shows_one_bar_and_nothing_red(tmp_path: Path):
         *["agent_0"] * 2,
         "checks found nothing",
         "agent_0",
+        "return per agent",
         "algorithm",
         "runs/a",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,36 @@ from coterie.assembly.resolve import Resolved
 from coterie.commands.generalization import load_run_elsewhere
 from coterie.config.schema import RunConfig
 from coterie.config.wrappers import ExternalEnvConfig
+from coterie.core.markup import Markup, element, join, paragraphs, table
 from coterie.core.process import configure_process
 from coterie.core.seeds import seed_of
 from coterie.core.terminal import print_message
 from coterie.envs.contract.vector import closed
-from coterie.runs.progress import PeriodicProgress
+from coterie.runs.progress import PeriodicProgress, number
 from coterie.training.curriculum import lesson_of_checkpoint
 from coterie.training.evaluation import Evaluation, ProgressCallback, evaluate
+
+
+class EvaluationReport(dict[str, Any]):
+    """Results as plain numbers and texts, which notebooks show as tables."""
+
+    def __or__(self, more: Any) -> EvaluationReport:
+        return EvaluationReport(super().__or__(more))
+
+    def _repr_html_(self) -> Markup:
+        """Returns what notebooks show: the tables that `coterie evaluate` prints."""
+        shown = as_tables(self)
+        parts = [element("p", element("b", f"{self['algo']} on {self['env']}, {self['episodes']:,} episodes"))]
+        for name in ("teams", "groups", "agents", "metrics"):
+            rows = shown[name]
+            if isinstance(rows, Mapping) and rows:
+                columns = list(next(iter(rows.values())))
+                parts.append(table([name, *columns], [[own, *map(_cell, row.values())] for own, row in rows.items()]))
+        return join((*parts, paragraphs(self.get("warnings", ()))))
+
+
+def _cell(value: Any) -> str:
+    return number(value) if isinstance(value, float) else str("-" if value is None else value)
 
 
 def evaluate_run(
@@ -36,7 +59,7 @@ def evaluate_run(
     *,
     seed: int | None = None,
     overrides: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> EvaluationReport:
     """Evaluates the policies of a run's checkpoint.
 
     Args:
@@ -112,7 +135,7 @@ def _range(interval: list[float] | None) -> str | None:
     return None if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
 
 
-def evaluate_baseline(resolved: Resolved, episodes: int = 100, mode: EvalMode = "auto") -> dict[str, Any]:
+def evaluate_baseline(resolved: Resolved, episodes: int = 100, mode: EvalMode = "auto") -> EvaluationReport:
     """Evaluates algorithms that need no training. Returns the same as `evaluate_run`, and warns of others."""
     config = resolved.config
     configure_process(config.threads)
@@ -137,7 +160,7 @@ def _evaluate(
     mode: EvalMode,
     seed: int | None = None,
     lesson: int | None = None,
-) -> dict[str, Any]:
+) -> EvaluationReport:
     found = play_episodes(
         config,
         learners,
@@ -147,13 +170,13 @@ def _evaluate(
         lesson=lesson,
         on_progress=None if config.progress == "off" else PeriodicProgress(print_message, "evaluation"),
     )
-    return {
-        "env": config.env.name,
-        "algo": config.algo.name,
-        "episodes": len(found.episodes),
+    return EvaluationReport(
+        env=config.env.name,
+        algo=config.algo.name,
+        episodes=len(found.episodes),
         **found.env_metrics(),
-        "teams": found.report(),
-    }
+        teams=found.report(),
+    )
 
 
 def play_episodes(
