@@ -155,16 +155,18 @@ def test_the_bar_is_updated_in_place_and_escapes_what_it_shows(display: Display)
     now = [0.0]
     bar = NotebookProgress("mappo on <b>", interval_s=0.5, clock=lambda: now[0])
     bar.print_line("run: <i>")
+    bar.print_note("a setting without effect")
     for steps in range(0, 100, 10):
         now[0] += 0.25
         bar.update(steps, 100, {"eval/<u>/return_mean": 1.0})
     bar.print_line("a warning & more")
     bar.close()
     bar.close()
-    assert len(display.shown) == 8  # two lines, five of ten updates, and the end
+    assert len(display.shown) == 9  # three lines, five of ten updates, and the end
     last = display.shown[-1]
     assert "<details><summary>about this run</summary>" in last
-    assert last.index("run: &lt;i&gt;") < last.index("</details>") < last.index("a warning &amp; more")
+    assert last.index("run: &lt;i&gt;") < last.index("</details>") < last.index("a setting without effect")
+    assert last.index("a setting without effect") < last.index("a warning &amp; more")
     assert "&lt;u&gt;" in last
     assert not {"<b>mappo on <b>", "<u>", "<i>"} & set(last.split("\n"))
     assert "mappo on &lt;b&gt;" in last

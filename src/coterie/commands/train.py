@@ -363,7 +363,7 @@ def _show_notes(session: _Session, display: Progress) -> None:
         display.print_line(f"threads: {torch.get_num_threads()}")
     if session.config.kernels != "off":
         display.print_line(f"kernels: {session.kernels.describe()}")
-    note = display.print_line if session.config.progress != "off" else print_message
+    note = display.print_note if session.config.progress != "off" else print_message
     warm_start = session.warm_start.lines if session.warm_start is not None else ()
     spinning = spinning_note(torch.get_num_threads()) if session.kernels.on else None
     notes = [*session.idle, *warm_start, *best_notes(session.config.eval), *graph_notes(session.config, components)]
@@ -378,7 +378,7 @@ def _show_notes(session: _Session, display: Progress) -> None:
 def _show_resume_notes(session: _Session, display: Progress) -> None:
     """Shows what differs from the state in which the run was interrupted."""
     config, spec = session.config, session.components.collector.env.spec
-    note = display.print_line if config.progress != "off" else print_message
+    note = display.print_note if config.progress != "off" else print_message
     for line in session.notes:
         note(line)
     if not spec.exact_resume:

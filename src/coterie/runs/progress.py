@@ -145,6 +145,10 @@ class Progress(ABC):
     def print_line(self, text: str) -> None:
         """Prints a permanent line, such as a warning."""
 
+    def print_note(self, text: str) -> None:
+        """Prints a line before the first update that is always visible, such as one on a setting without effect."""
+        self.print_line(text)
+
     @abstractmethod
     def close(self) -> None:
         """Shows the final state and restores the terminal. May be called twice."""
@@ -277,7 +281,7 @@ class RichProgress(Progress):
 class NotebookProgress(Progress):
     """One bar below the cell of a notebook, updated in place at most every `interval_s` seconds. Needs no widgets.
 
-    Lines before the first update are folded away. Later ones, such as warnings, stay below the bar.
+    Lines before the first update are folded away, except notes. Later ones, such as warnings, stay below the bar.
     """
 
     def __init__(
@@ -289,7 +293,7 @@ class NotebookProgress(Progress):
     ):
         self._state, self._clock, self._interval = _ProgressState(start, clock), clock, interval_s
         self._heading, self._last_shown = _heading(title, start), -math.inf
-        self._notes: list[str] = []
+        self._about: list[str] = []
         self._lines: list[str] = []
         self._is_closed = False
         self._display: Any = importlib.import_module("IPython.display").display(self, display_id=True)
@@ -300,7 +304,11 @@ class NotebookProgress(Progress):
             self._show()
 
     def print_line(self, text: str) -> None:
-        (self._lines if self._state.total else self._notes).append(text)
+        (self._lines if self._state.total else self._about).append(text)
+        self._show()
+
+    def print_note(self, text: str) -> None:
+        self._lines.append(text)
         self._show()
 
     def _show(self) -> None:
@@ -329,7 +337,7 @@ class NotebookProgress(Progress):
                 paragraphs([element("b", self._heading), position]),
                 table(["team return", *state.latest, "highest"], returns) if returns else None,
                 paragraphs([" · ".join(state.values())]) if state.values() else None,
-                folded("about this run", preformatted("\n".join(self._notes))) if self._notes else None,
+                folded("about this run", preformatted("\n".join(self._about))) if self._about else None,
                 preformatted("\n".join(self._lines)) if self._lines else None,
             )
         )
