@@ -33,7 +33,15 @@ behaviors:
     [
         ("--config=qmix --env-config=sc2 with env_args.map_name=3m", ["algo=qmix", "env=smac/3m"]),
         ("--config qmix --env-config sc2 with env_args.map_name=3m", ["algo=qmix", "env=smac/3m"]),
-        ("--config=coma with env_args.map_name=8m t_max=1000", ["algo=coma", "env=smac/8m", "t_max=1000"]),
+        ("--config=coma with env_args.map_name=8m t_max=1000", ["algo=coma", "env=smac/8m", "steps=1000"]),
+        (
+            "--config=qmix --env-config=sc2 with env_args.map_name=3m buffer_size=5000 lr=0.001 use_cuda=False",
+            ["algo=qmix", "env=smac/3m", "lr=0.001"],
+        ),
+        (
+            "algo=vdn env_args.key=lbforaging:Foraging-8x8-2p-3f-v3",
+            ["algo=vdn", "env=lbforaging/Foraging-8x8-2p-3f-v3"],
+        ),
         (
             "--config=vdn --env-config=gymma with env_args.time_limit=50 env_args.key=lbforaging:Foraging-8x8-2p-3f-v3",
             ["algo=vdn", "env=lbforaging/Foraging-8x8-2p-3f-v3", "env.episode_limit=50"],
@@ -43,7 +51,9 @@ behaviors:
 def test_a_command_line_of_pymarl_is_translated(words: str, expected: list[str]):
     answer = pymarl_answer(words.split())
     assert answer is not None
-    assert shlex.split(answer.partition("Write: ")[2])[2:] == expected
+    command, _, by_hand = answer.partition("Write: ")[2].partition(". Set by hand")
+    assert shlex.split(command)[2:] == expected
+    assert by_hand.endswith(": buffer_size, use_cuda.") == ("buffer_size" in words)
 
 
 @pytest.mark.parametrize("words", ["algo=qmix steps=10", "--config own.yaml seed=3", "--config=own.yaml"])

@@ -23,6 +23,7 @@ EXACT: dict[str, str] = {
     "num_envs": "n_envs n_rollout_threads parallels batch_size_run",
     "seed": "random_seed",
     "log.tensorboard": "use_tensorboard",
+    "log.wandb": "use_wandb",
     "out": "run_dir output_dir",
     "workers.count": "n_workers",
     "eval.every": "test_interval",
@@ -32,6 +33,7 @@ EXACT: dict[str, str] = {
     "env.episode_limit": "max_episode_steps max_cycles time_limit max_ep_len",
     "algo.rollout_length": "n_steps num_steps",
     "algo.lr": "learning_rate",
+    "algo.lr_end": "end_factor_lr_decay",
     "algo.critic_lr": "lr_critic lr_c learning_rate_critic value_lr",
     "algo.gamma": "discount discount_factor",
     "algo.gae_lambda": "lambda lam lambda_ lambd gae_lam",
@@ -52,6 +54,7 @@ EXACT: dict[str, str] = {
     "algo.hypernet_embed_dim": "hypernet_embed hidden_dim_hyper_net",
     "algo.hidden_sizes": "net_arch fcnet_hiddens",
     "algo.rnn_size": "rnn_hidden_dim recurrent_hidden_size lstm_cell_size",
+    "algo.sequence_length": "max_seq_len data_chunk_length",
     "algo.max_grad_norm": "grad_norm_clip gradient_clip clip_grad_norm grad_norm grad_clip_norm",
     "algo.max_grad_value": "clip_grad_value grad_clip_value",
     "algo.normalize_obs": "use_obsnorm obs_norm normalize_observations normalize",
@@ -77,6 +80,13 @@ _SWITCH = "It is a switch elsewhere."
 _ACTOR_LR = "It is the policy's alone. Set algo.lr, which the critic has, too, unless algo.critic_lr is set."
 _WATCH = "Watch a run with `coterie watch RUN`, or play its policy with `coterie play RUN`."
 _ALGORITHM = "It names the algorithm. Set algo, e.g. algo=mappo."
+_ENVIRONMENT = "Set env, e.g. env=gym/CartPole-v1 or env=particle/simple_spread."
+_NETWORKS = (
+    "Networks follow from the spaces. Set algo.hidden_sizes and algo.rnn, or algo.network=package.module:factory."
+)
+_KL = "There is no KL loss. Set algo.target_kl, which stops the epochs early."
+_DEVICE = "It is a switch elsewhere. Set device=cuda, cpu or auto."
+_OUT = "out is the folder of the run itself, not the parent of all runs."
 _PARTS = "Controller and learner are parts of an algorithm. Set algo, e.g. algo=qmix, or your own package.module:Class."
 DIFFERENT: dict[str, str] = {
     "max_steps": "ML-Agents counts the steps of agents. Set steps, the environment steps of all environments.",
@@ -89,11 +99,13 @@ DIFFERENT: dict[str, str] = {
     "n_frames": _FRAMES,
     "num_envs_per_env_runner": "RLlib counts per runner. Set num_envs, the number of all environments.",
     "n_training_threads": "It is a number of threads. Set threads.",
-    "logdir": "out is the folder of the run itself, not the parent of all runs.",
-    "log_dir": "out is the folder of the run itself, not the parent of all runs.",
+    "logdir": _OUT,
+    "log_dir": _OUT,
     "save_path": "out is the folder of the run; checkpoints are written into it.",
-    "local_results_path": "out is the folder of the run itself, not the parent of all runs.",
-    "results_dir": "out is the folder of the run itself, not the parent of all runs.",
+    "local_results_path": _OUT,
+    "results_dir": _OUT,
+    "model_dir": _OUT,
+    "tensorboard_log": _OUT,
     "checkpoint_path": "Continue a run with `coterie resume RUN`, or act with its policy: algo=frozen algo.run=RUN.",
     "trial_at": f"It is the number of steps of each environment between evaluations. Set eval.every; {_STEP_UNIT}.",
     "save_at": f"It counts evaluations. Set checkpoint.every; {_STEP_UNIT}.",
@@ -102,8 +114,13 @@ DIFFERENT: dict[str, str] = {
     "render_mode": _WATCH,
     "model": _ALGORITHM,
     "method": _ALGORITHM,
+    "algorithm": _ALGORITHM,
+    "alg": _ALGORITHM,
     "trainer_type": _ALGORITHM,
     "algorithm_name": _ALGORITHM,
+    "policy": _NETWORKS,
+    "policy_kwargs": _NETWORKS,
+    "representation": _NETWORKS,
     "mac": _PARTS,
     "learner": _PARTS,
     "runner": "Environments are always stepped together. Set num_envs.",
@@ -111,19 +128,23 @@ DIFFERENT: dict[str, str] = {
     "XuanCe's name the algorithm: set algo.",
     "icm": "It is a switch elsewhere. Set rewards.icm={} to add curiosity with its defaults.",
     "map_name": "It is a part of the environment's name. Set env, e.g. env=smac/3m.",
-    "env_id": "Set env, e.g. env=gym/CartPole-v1 or env=particle/simple_spread.",
-    "env_name": "Set env, e.g. env=gym/CartPole-v1 or env=particle/simple_spread.",
+    "env_id": _ENVIRONMENT,
+    "env_name": _ENVIRONMENT,
+    "scenario": _ENVIRONMENT,
+    "scenario_name": _ENVIRONMENT,
     "load_step": "Evaluate a checkpoint with `coterie evaluate RUN --checkpoint STEPS`, or continue the run with "
     "`coterie resume RUN`.",
     "evaluate": "Evaluate a run with `coterie evaluate RUN`.",
     "save_replay": "Save replays of a run with `coterie play RUN --replay FOLDER`.",
     "save_model": "Checkpoints are saved in any case. Set checkpoint.every, or checkpoint.keep=true to keep all.",
+    "save_best": "The best checkpoint is kept in any case. Set eval.best, the metric of evaluations that chooses it.",
     "keep_checkpoints": "It is a number elsewhere. Set checkpoint.keep=true to keep all checkpoints.",
     "initialize_from": "It is the ID of a run. Set init.run, the folder of a run.",
     "init_path": "It is the file of a checkpoint. Set init.run, the folder of a run, and init.checkpoint.",
     "run_id": "out is the folder of the run itself. Set out=runs/ID.",
     "force": "Runs are not overwritten. Set another out, or remove the folder.",
-    "overwrite": "It is an argument in Python, coterie.train(overwrite=True). Set another out, or remove the folder.",
+    "overwrite": "It is an argument in Python: `coterie.train(overwrite=True)`. Set another out, or remove the folder.",
+    "resume": "Continue a run with `coterie resume RUN`.",
     "inference": "Act with a trained policy with `coterie evaluate RUN` or `coterie play RUN`.",
     "summary_freq": "ML-Agents counts the steps of agents. Set log.every, the number of updates between log entries.",
     "runner_log_interval": "PyMARL counts steps. Set log.every, the number of updates between log entries.",
@@ -132,11 +153,14 @@ DIFFERENT: dict[str, str] = {
     "strength": "Set the weight of a reward signal, e.g. rewards.icm.weight.",
     "swap_steps": "Every episode draws its opponent. Set selfplay.window, the snapshots that it is drawn from.",
     "learning_rate_schedule": "ML-Agents' linear schedule ends at 0. Set algo.lr_schedule=linear and algo.lr_end.",
-    "cuda": "It is a switch elsewhere. Set device=cuda, cpu or auto.",
-    "use_cuda": "It is a switch elsewhere. Set device=cuda, cpu or auto.",
-    "use_gpu": "It is a switch elsewhere. Set device=cuda, cpu or auto.",
+    "cuda": _DEVICE,
+    "use_cuda": _DEVICE,
+    "use_gpu": _DEVICE,
+    "torch_device": "Set device=cuda, cpu or auto.",
     "gpu": "It is a switch or an index elsewhere. Set device=cuda, or device=cuda:N for the GPU N.",
     "num_env_runners": "RLlib's runners each hold environments of their own. Set workers.count, which share num_envs.",
+    "num_gpus": "It is a number elsewhere. Set device=cuda, and ranks, the processes that train together.",
+    "num_learners": "RLlib's learners each have a GPU. Set ranks, the processes that train together.",
     "num_workers": "In RLlib, each holds environments of its own. Set workers.count, which share num_envs.",
     "num_rollout_workers": "RLlib's workers each hold environments. Set workers.count, which share num_envs.",
     "workerports": "One number is that of the environments: set num_envs. Several are workers on other machines, which "
@@ -165,6 +189,7 @@ DIFFERENT: dict[str, str] = {
     "minibatch_size": "It counts samples. Set algo.num_minibatches, the number of minibatches of a rollout.",
     "mini_batch_size": "It counts samples. Set algo.num_minibatches, the number of minibatches of a rollout.",
     "sgd_minibatch_size": "It counts samples. Set algo.num_minibatches, the number of minibatches of a rollout.",
+    "train_batch_size_per_learner": "It is the size of a rollout. Set num_envs and algo.rollout_length.",
     "train_batch_size": "On-policy, RLlib's is the size of a rollout: set num_envs and algo.rollout_length. "
     "Off-policy, "
     "set algo.batch_size, which counts sequences for recurrent networks.",
@@ -174,6 +199,12 @@ DIFFERENT: dict[str, str] = {
     "algo.value_coef, for these two to twice that.",
     "vf_coeff": "Coterie weighs half the squared error. Set algo.value_coef.",
     "vf_loss_coeff": "Coterie weighs half the squared error, RLlib all of it. Set algo.value_coef to twice that.",
+    "vf_clip_param": "RLlib clips the loss, Coterie the change of the value. Set algo.value_clip_eps.",
+    "use_kl_loss": _KL,
+    "kl_coeff": _KL,
+    "use_gae": "Advantages are always those of GAE. Set algo.gae_lambda; with 1 they are returns minus values.",
+    "q_nstep": "PPO and its relatives use GAE. Set algo.gae_lambda and algo.rollout_length.",
+    "use_linear_lr_decay": f"{_SWITCH} Set algo.lr_schedule=linear and algo.lr_end.",
     "actor_lr": _ACTOR_LR,
     "lr_actor": _ACTOR_LR,
     "lr_a": _ACTOR_LR,
@@ -206,7 +237,12 @@ DIFFERENT: dict[str, str] = {
     "use_grad_clip": "It is a switch elsewhere. Set algo.max_grad_norm, a limit of the norm; null disables it.",
     "use_popart": "PopArt also rescales the last layer. Set algo.normalize_value for normalized values without it.",
     "standardise_returns": "EPyMARL standardizes targets. Set algo.normalize_value for normalized values.",
+    "use_rewnorm": f"{_SWITCH} Set algo.reward_scale where the algorithm has it.",
+    "use_sde": "gSDE is not included. Set algo.state_dependent_std for a learned standard deviation.",
+    "use_actions_mask": "Masks that the environment provides are always used. Leave it out of `coterie train`.",
     "standardise_rewards": "EPyMARL standardizes rewards. Set algo.reward_scale where the algorithm has it.",
+    "use_huber_loss": f"{_SWITCH} Set algo.huber_delta, the error from which the loss is linear; null for the squared "
+    "error.",
     "huber_loss_delta": "It is used with a switch elsewhere. Set algo.huber_delta, the error from which the loss is "
     "linear; null for the squared error.",
     "start_noise": "XuanCe's noise decays per episode. Set algo.noise_std, algo.noise_schedule and algo.noise_end.",
@@ -215,6 +251,7 @@ DIFFERENT: dict[str, str] = {
     "where it is false.",
     "use_parameter_sharing": "It is a switch elsewhere. Set algo.share_params=role, all or none.",
     "use_rnn": "It is a switch elsewhere. Set algo.rnn=gru, lstm or none.",
+    "use_lstm": "It is a switch elsewhere. Set algo.rnn=lstm, gru or none.",
     "use_recurrent_policy": "It is a switch elsewhere. Set algo.rnn=gru, lstm or none.",
     "reward_shape": "Shaping is a setting of the environment, e.g. env.shaping. Evaluations do not include it.",
     "common_reward": "Value decomposition always sums the team's rewards, and MA-POCA uses group rewards.",
@@ -264,9 +301,12 @@ def targets(key: str) -> list[str]:
 
 
 def named_exactly(word: str, value: str) -> str | None:
-    """Returns a setting by its name elsewhere, which is accepted, in its section here; None for other names."""
-    sections = {target.rpartition(".")[0] for target in _by_alias.get(word, ())}
-    return ".".join(filter(None, (*sections, f"{word}={value}"))) if len(sections) == 1 else None
+    """Returns the setting that a name elsewhere means exactly, with a value; None for other names."""
+    meant = _by_alias.get(word, [])
+    sections = {target.rpartition(".")[0] for target in meant}
+    if len(meant) == 1:
+        return f"{meant[0]}={value}"
+    return f"{sections.pop()}.{word}={value}" if len(sections) == 1 else None  # the algorithm decides which it is
 
 
 def _translate_layer(layer: list[Setting], layers: list[list[Setting]]) -> list[Setting]:

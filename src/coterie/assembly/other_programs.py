@@ -16,26 +16,34 @@ _PYMARL_FAMILIES = {"sc2": "smac", "sc2_beta": "smac", "sc2v2": "smacv2", "smacl
 """Families of the environments of PyMARL's and EPyMARL's files `--env-config`, which name a map."""
 _GYMMA_FAMILIES = ("lbforaging", "rware")
 """Packages of EPyMARL's `env_args.key` that are families of Coterie, too."""
+_PYMARL_UNITS = ("batch_size", "buffer_size", "target_update_interval")
+"""Settings of PyMARL that count episodes where those of Coterie of the same name count something else."""
+_BY_HAND = "Set by hand, because units or meanings differ"
 _MLAGENTS_SIGNALS = {"curiosity": "icm", "rnd": "rnd", "gail": "gail"}
 
 
 def pymarl_answer(argv: Sequence[str]) -> str | None:
     """Returns the answer to a command line of PyMARL, such as `--config=qmix --env-config=sc2 with t_max=1e6`.
 
-    None for other command lines.
+    None for other command lines. Settings whose unit or meaning differs are named, to be set by hand.
     """
     config, env_config = _option(argv, "--config"), _option(argv, "--env-config")
     is_algo = config is not None and not Path(config).exists() and config.partition("_")[0] in ALGOS
-    if env_config is None and not is_algo and not (config and "with" in argv):
+    of_environment = any(word.startswith("env_args.") for word in argv)
+    if env_config is None and not is_algo and not of_environment and not (config and "with" in argv):
         return None
     after = argv[argv.index("with") + 1 :] if "with" in argv else [word for word in argv if "=" in word[1:]]
     given = {key: value for key, _, value in (word.partition("=") for word in after if not word.startswith("-"))}
-    words = [f"algo={config.partition('_')[0]}" if config and is_algo else f"algo={config or 'NAME'}"]
-    words.append(f"env={_pymarl_env(env_config, given)}")
+    algo = config.partition("_")[0] if config and is_algo else given.pop("algo", config or "NAME")
+    words = [f"algo={algo}", f"env={_pymarl_env(env_config, given)}"]
     limit = given.pop("env_args.time_limit", None)
     words += [] if limit is None else [f"env.episode_limit={limit}"]
-    words += [f"{key}={value}" for key, value in given.items() if not key.startswith("env_args.")]
-    return f"{shorten(' '.join(argv), 120)}: a command line of PyMARL. Write: {coterie_command('train', *words)}"
+    own = {key: value for key, value in given.items() if not key.startswith("env_args.")}
+    others = [key for key in own if key in aliases.DIFFERENT or key in _PYMARL_UNITS]
+    words += [aliases.named_exactly(key, own[key]) or f"{key}={own[key]}" for key in own if key not in others]
+    command = coterie_command("train", *words)
+    by_hand = f". {_BY_HAND}: {', '.join(others)}." if others else ""
+    return f"{shorten(' '.join(argv), 120)}: a command line of PyMARL. Write: {command}{by_hand}"
 
 
 def _pymarl_env(env_config: str | None, given: dict[str, str]) -> str:
@@ -83,7 +91,7 @@ def mlagents_answer(path: Path, settings: Sequence[Setting]) -> str | None:
             others.append(key.rpartition(".")[2])
         else:
             words.append(translated)
-    by_hand = f" Set by hand, because units or meanings differ: {', '.join(dict.fromkeys(others))}." if others else ""
+    by_hand = f" {_BY_HAND}: {', '.join(dict.fromkeys(others))}." if others else ""
     command = coterie_command("train", *words, "env=unity/BUILD")
     return f"{shell_word(path)}: a configuration of ML-Agents. Write: {command}.{by_hand}"
 

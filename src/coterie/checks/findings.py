@@ -1,4 +1,4 @@
-"""What the checkers of environments, algorithms and runs report: findings, each with its evidence and a fix."""
+"""Findings of the checks of environments, algorithms and runs, each with its evidence and a fix."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ app.command("check-algo", cls=HelpCommand, rich_help_panel=CHECK)(check_algo)
 @user_code.reported()
 def run(argv: list[str]) -> int:
     """Runs a command line and returns its exit code. Raises UserError for unknown commands and options."""
-    if any(word == "with" or word.startswith(("--config", "--env-config")) for word in argv):
+    if any(word == "with" or word.startswith(("--config", "--env-config", "env_args.")) for word in argv):
         from coterie.assembly.other_programs import pymarl_answer
 
         if (answer := pymarl_answer([word for word in argv if word != "train"])) is not None:

@@ -1,4 +1,4 @@
-"""What Python code and notebooks do with a run: evaluate, plot, record a video, and read its metrics."""
+"""Saved runs in Python code and notebooks: evaluate, plot, record a video, and read their metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a setting needs to have an effect, declared in its type, and lines for values that have none.
+"""Conditions under which a setting has an effect, declared in its type, and messages about values without one.
 
 rnn_size: Annotated[int, Needs("rnn!=none")] = Field(64, ge=1)
 """

@@ -112,7 +112,7 @@ class Ranks(ABC):
 
     @property
     def reduction(self) -> Ranks | None:
-        """What makes statistics those of the batches of all ranks, see `Reduction`; None with one rank."""
+        """Reduction of statistics over the batches of all ranks, see `Reduction`; None with one rank."""
         return None if self.size == 1 else self
 
     def start_batch(self, places: Tensor | None = None, total: int = 0, *, never_empty: bool = False) -> None:

@@ -32,7 +32,7 @@ _STYLES = {"failed": "red", "interrupted": "yellow", "running": "cyan", "finishe
 
 @dataclass
 class SweepRow:
-    """What is shown of a run.
+    """One row of the live table: a run and its progress.
 
     Attributes:
         name: Name of its job.

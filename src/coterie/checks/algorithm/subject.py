@@ -65,7 +65,7 @@ class Subject:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the algorithm supports."""
+        """Capabilities of the algorithm."""
         return self.cls.capabilities
 
     @property

@@ -23,7 +23,7 @@ _BY_AGENT = {
     "terminations": ". Return {agent: terminated} with True or False for every agent that acted",
     "truncations": ". Return {agent: truncated} with True or False for every agent that acted",
 }
-"""What to return instead, by part of a step."""
+"""Advice on a correct return value, by part of a step."""
 _SINGLE = ("observation", "reward", "terminated", "truncated", "info")
 _OLD_GYM = "the interface of old Gym. Implement that of gymnasium.Env, or wrap it with shimmy.GymV21CompatibilityV0"
 _ONLY_OBSERVATION = f": returning only the observation is {_OLD_GYM}"

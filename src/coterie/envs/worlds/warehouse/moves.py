@@ -1,4 +1,4 @@
-"""Which agents of a warehouse move: the rule of the package `rware` for batches of environments.
+"""Moves of the agents of a warehouse: the rule of the package `rware` for batches of environments.
 
 Every agent points from its cell to the cell that it wants, its own if it does not move. An agent on a cycle of three or
 more cells moves, agents that would swap cells do not, and agents that wait for a cycle do not. A chain that ends at a
