@@ -296,11 +296,38 @@ def test_moving_pictures_are_small_and_have_a_run_that_repeats_them(monkeypatch:
             assert max(image.size) == animations.SIZE
 
 
-def test_equations_in_docstrings_become_literal_blocks():
+def test_equations_in_docstrings_are_typeset_and_other_blocks_stay_as_they_are():
     extension = load("docs/_extensions/docstrings.py")
-    lines = ["Loss of |x|.", "", "    L = |x| * u_", "", "Args:", "    x: Bound a*b."]
-    marked = extension.escape_markup(extension.mark_equations(lines))
-    assert marked == ["Loss of \\|x\\|.", "", "::", "", "    L = |x| * u_", "", "Args:", "    x: Bound a\\*b."]
+    lines = ["Loss of |x|.", "", "    L   = |x| u_-i", "    u_t <- x", "", "For example", "", "    f(x=1)", "", "Args:"]
+    marked = extension.escape_markup(extension.mark_equations([*lines, "    x: Bound a*b."]))
+    loss = [
+        "Loss of \\|x\\|.",
+        "",
+        ".. math::",
+        "",
+        "    L = |x| u_{-i}",
+        "",
+        ".. math::",
+        "",
+        r"    u_t \leftarrow  x",
+        "",
+    ]
+    assert marked == [*loss, "For example", "", "::", "", "    f(x=1)", "", "Args:", "    x: Bound a\\*b."]
+
+
+@pytest.mark.parametrize(
+    ("plain", "typeset"),
+    [
+        ("A_t = r_t + gamma (1 - boundary_t) A_{t+1}", r"A_t = r_t + \gamma  (1 - \text{boundary}_t) A_{t+1}"),
+        ("L = sum_k log pi_k;  H = 0", r"L = \sum _k\ \operatorname{log}\ \pi _k; \quad H = 0"),
+        ("L_policy = N(u; mean),   a = low", r"L_{\text{policy}} = N(u; \operatorname{mean}),\quad  a = \text{low}"),
+        ("z = 1 / sqrt(other_error^2 + b)", r"z = 1 / \sqrt  {\text{other error}^2 + b}"),
+        ("x = V(s') where valid_t, else 0", r"x = V(s')\ \text{where}\ \text{valid}_t, \text{else}\ 0"),
+    ],
+)
+def test_plain_equations_become_latex_that_can_be_typeset(plain: str, typeset: str):
+    assert load("docs/_extensions/docstrings.py").latex(plain) == typeset
+    assert load("docs/_extensions/equations.py").mathml(typeset, "block").startswith("<math")
 
 
 # --------------------------------------------------------------------------------------------------------------- code
