@@ -21,9 +21,11 @@ _SECTION = re.compile(r"^\s*[A-Z][A-Za-z ]+:$")
 _EQUATION = re.compile(r"\s(=|<-)\s")
 
 _GREEK = {"eps": r"\epsilon"}
-_GREEK |= {name: f"\\{name}" for name in "alpha beta gamma delta epsilon eta lambda pi rho tau theta".split()}
+_GREEK |= {
+    name: f"\\{name}" for name in ("alpha", "beta", "gamma", "delta", "eta", "lambda", "pi", "rho", "tau", "theta")
+}
 _COMMANDS = _GREEK | {name: f"\\{name}" for name in ("sum", "min", "max", "sqrt")}
-_FUNCTIONS = "log exp mean std argmax tanh atanh softmax clip erfc KL".split()
+_FUNCTIONS = ("log", "exp", "mean", "std", "argmax", "tanh", "atanh", "softmax", "clip", "erfc", "KL")
 _SIGNS = {"<-": r"\leftarrow ", "!=": r"\ne ", "~": r"\approx ", "...": r"\dots "}
 _TOKEN = re.compile(r"[A-Za-z]+(_[a-z]{2,})?|[_^]-\w|[,;]  +|; |<-|!=|\.\.\.|.")
 
@@ -36,7 +38,7 @@ def latex(equation: str) -> str:
     equation = re.sub(r"sqrt\(([^()]*)\)", r"sqrt {\1}", re.sub(r" +", " ", equation.strip().replace(",  ", ",\0 ")))
     tokens = [match[0] for match in _TOKEN.finditer(equation)]
     parts, depth = [], 0
-    for before, token, after in zip(["", *tokens], tokens, [*tokens[1:], ""]):
+    for before, token, after in zip(["", *tokens], tokens, [*tokens[1:], ""], strict=False):
         depth += (token in "([") - (token in ")]")
         if token[0].isalpha():
             parts.append(_name(token))
@@ -82,7 +84,7 @@ def mark_equations(lines: list[str]) -> list[str]:
         depth = _depth(line)
         after_blank = number > 0 and not lines[number - 1].strip()
         if after_blank and depth >= indent + 4 and not marked:
-            block = list(itertools.takewhile(lambda later: not later.strip() or _depth(later) > indent, lines[number:]))
+            block = _block(lines[number:], indent)
             equations = [later for later in block if later.strip()]
             if all(_EQUATION.search(later) for later in equations):
                 for later in equations:
@@ -98,6 +100,11 @@ def mark_equations(lines: list[str]) -> list[str]:
             indent, marked = depth + 4, False
         result.append(line)
     return result
+
+
+def _block(lines: list[str], indent: int) -> list[str]:
+    """Returns the first lines that are indented further, with blank ones among them."""
+    return list(itertools.takewhile(lambda line: not line.strip() or _depth(line) > indent, lines))
 
 
 def _depth(line: str) -> int:
