@@ -245,7 +245,7 @@ def _scripted(rows: list[dict[str, Any]]) -> list[str]:
         if row.get("scripts"):
             groups.setdefault(", ".join(row["scripts"]), []).append(row["name"])
     return [
-        f"algo=scripted in {first}{f' and {len(others)} others' if others else ''}: algo.script={scripts}"
+        f"algo=scripted in {first}{f' and {_others(others)}' if others else ''}: algo.script={scripts}"
         for scripts, (first, *others) in groups.items()
     ]
 
@@ -256,7 +256,11 @@ def _missing(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         if "missing" in row:
             groups.setdefault(row["missing"].replace(f"'{row['name']}'", "''", 1), []).append(row["missing"])
-    return [first if not others else f"{first} (and {len(others)} others)" for first, *others in groups.values()]
+    return [f"{first} (and {_others(others)})" if others else first for first, *others in groups.values()]
+
+
+def _others(names: list[str]) -> str:
+    return "1 other" if len(names) == 1 else f"{len(names)} others"
 
 
 @app.command(cls=HelpCommand)
