@@ -35,7 +35,7 @@ def _print_help(command: Any, ctx: Any) -> None:
     width = max(40, console.width)
     paragraphs = [" ".join(text.split()) for text in inspect.cleandoc(command.help or "").split("\n\n")]
     examples = [text for text in paragraphs if text.startswith(("coterie ", "Example: coterie "))]
-    console.print(Text(f"Usage: {command.get_usage(ctx).partition(': ')[2]}\n", style="bold"))
+    console.print(Text(f"Usage: {_usage(command, ctx)}\n", style="bold"))
     for text in paragraphs:
         if text not in examples and text != "Examples:":
             console.print(Text(textwrap.fill(text, width) + "\n"))
@@ -62,6 +62,14 @@ def _print_help(command: Any, ctx: Any) -> None:
         console.print(command.epilog)
 
 
+def _usage(command: Any, ctx: Any) -> str:
+    """Returns the usage, with arguments as they are declared: Typer puts brackets around them again."""
+    if getattr(command, "commands", None):
+        return f"{ctx.command_path} [OPTIONS] COMMAND [ARGS]..."
+    arguments = [_record(param, ctx)[0] for param in command.get_params(ctx) if param.param_type_name == "argument"]
+    return " ".join([ctx.command_path, "[OPTIONS]", *arguments])
+
+
 def first_sentence(command: Any) -> str:
     """Returns the first sentence of a command's description."""
     words = " ".join(inspect.cleandoc(command.help or "").partition("\n\n")[0].split())
@@ -76,11 +84,19 @@ def _record(param: Any, ctx: Any) -> tuple[str, str]:
     names = ", ".join(sorted((*param.opts, *param.secondary_opts), key=len, reverse=True))
     if getattr(param, "is_flag", False):
         return names, text
-    kind = param.display_type(ctx).strip("<>").removesuffix(" range")
-    value = param.metavar or {"int": "N", "float": "N", "path": "FILE", "str": "TEXT"}.get(kind, kind)
+    value = param.metavar or _value(param, ctx)
     default = param.get_default(ctx, call=False)
     shown = f" Default: {default}." if param.show_default and default is not None else ""
     return f"{names} {value}", text + shown
+
+
+def _value(param: Any, ctx: Any) -> str:
+    """Returns the word for the value of an option, whose type has other names in older versions of Typer."""
+    describe = getattr(param, "display_type", None) or param.make_metavar
+    kind = describe(ctx).strip("<>[]")
+    name = kind.lower().removesuffix(" range")
+    numbers = dict.fromkeys(("int", "integer", "float"), "N")
+    return {**numbers, "path": "FILE", "file": "FILE", "str": "TEXT", "text": "TEXT"}.get(name, kind)
 
 
 def _print_rows(console: Any, title: str, rows: Sequence[tuple[str, str]], *, column: int, width: int) -> None:
