@@ -320,7 +320,7 @@ def test_equations_in_docstrings_are_typeset_and_other_blocks_stay_as_they_are()
     [
         ("A_t = r_t + gamma (1 - boundary_t) A_{t+1}", r"A_t = r_t + \gamma  (1 - \text{boundary}_t) A_{t+1}"),
         ("L = sum_k log pi_k;  H = 0", r"L = \sum _k\ \operatorname{log}\ \pi _k; \quad H = 0"),
-        ("L_policy = N(u; mean),   a = low", r"L_{\text{policy}} = N(u; \operatorname{mean}),\quad  a = \text{low}"),
+        ("L_policy = N(u; mean),   a = low", r"L_{\text{policy}} = N(u; \operatorname{mean}), \quad a = \text{low}"),
         ("z = 1 / sqrt(other_error^2 + b)", r"z = 1 / \sqrt  {\text{other error}^2 + b}"),
         ("x = V(s') where valid_t, else 0", r"x = V(s')\ \text{where}\ \text{valid}_t, \text{else}\ 0"),
     ],

@@ -27,7 +27,7 @@ _GREEK |= {
 _COMMANDS = _GREEK | {name: f"\\{name}" for name in ("sum", "min", "max", "sqrt")}
 _FUNCTIONS = ("log", "exp", "mean", "std", "argmax", "tanh", "atanh", "softmax", "clip", "erfc", "KL")
 _SIGNS = {"<-": r"\leftarrow ", "!=": r"\ne ", "~": r"\approx ", "...": r"\dots "}
-_TOKEN = re.compile(r"[A-Za-z]+(_[a-z]{2,})?|[_^]-\w|[,;]  +|; |<-|!=|\.\.\.|.")
+_TOKEN = re.compile(r"[A-Za-z]+(_[a-z]{2,})?|[_^]-\w|, {2,}|; +| +|<-|!=|\.\.\.|.")
 
 
 def latex(equation: str) -> str:
@@ -35,18 +35,18 @@ def latex(equation: str) -> str:
 
     Names of several letters are Greek letters, functions or words; `x_name` has an index if x is a letter.
     """
-    equation = re.sub(r"sqrt\(([^()]*)\)", r"sqrt {\1}", re.sub(r" +", " ", equation.strip().replace(",  ", ",\0 ")))
+    equation = re.sub(r"sqrt\(([^()]*)\)", r"sqrt {\1}", equation.strip())
     tokens = [match[0] for match in _TOKEN.finditer(equation)]
     parts, depth = [], 0
-    for before, token, after in zip(["", *tokens], tokens, [*tokens[1:], ""], strict=False):
+    for before, token, after in zip(["", *tokens[:-1]], tokens, [*tokens[1:], ""], strict=True):
         depth += (token in "([") - (token in ")]")
         if token[0].isalpha():
             parts.append(_name(token))
         elif len(token) == 3 and token[0] in "_^":
             parts.append(f"{token[0]}{{{token[1:]}}}")
-        elif token == "\0" or (token == "; " and depth == 0):
-            parts.append(rf"{token.strip(chr(0))}\quad ")
-        elif token == " ":
+        elif len(token) > 1 and token[0] in ",;" and depth == 0:
+            parts.append(rf"{token[0]} \quad ")
+        elif token.isspace():
             parts.append(_space(before, after))
         else:
             parts.append(_SIGNS.get(token, token))

@@ -93,7 +93,7 @@ def _record(param: Any, ctx: Any) -> tuple[str, str]:
 def _value(param: Any, ctx: Any) -> str:
     """Returns the word for the value of an option, whose type has other names in older versions of Typer."""
     describe = getattr(param, "display_type", None) or param.make_metavar
-    kind = describe(ctx).strip("<>[]")
+    kind = str(describe(ctx)).strip("<>[]")
     name = kind.lower().removesuffix(" range")
     numbers = dict.fromkeys(("int", "integer", "float"), "N")
     return {**numbers, "path": "FILE", "file": "FILE", "str": "TEXT", "text": "TEXT"}.get(name, kind)
