@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         TrainSettings,
     )
     from coterie.core.errors import NonFiniteError, UserError
+    from coterie.core.specs import Entities, ObservationParts
     from coterie.envs.contract.vector import VectorEnv
     from coterie.envs.external.gymnasium_export import GymnasiumWorld
     from coterie.envs.external.multi_agent_export import MultiAgentWorld
@@ -73,9 +74,11 @@ else:
 __all__ = [
     "Callback",
     "Demos",
+    "Entities",
     "Event",
     "Loaded",
     "NonFiniteError",
+    "ObservationParts",
     "Player",
     "TrainSettings",
     "TrainingResult",
@@ -105,9 +108,11 @@ __all__ = [
 _LAZY = {
     "Callback": "coterie.training.callback",
     "Demos": "coterie.imitation.demonstrations",
+    "Entities": "coterie.core.specs",
     "Event": "coterie.training.callback",
     "Loaded": "coterie.commands.player",
     "NonFiniteError": "coterie.core.errors",
+    "ObservationParts": "coterie.core.specs",
     "Player": "coterie.commands.player",
     "TrainSettings": "coterie.config.typed_settings",
     "TrainingResult": "coterie.commands.saved_run",

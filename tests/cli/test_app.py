@@ -314,7 +314,7 @@ def test_the_help_of_train_fits_two_screens_and_points_to_all_settings(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["algos", "envs", "keys", "parameters", "algos mappo", "keys eval"])
+@pytest.mark.parametrize("command", ["algos", "envs", "keys", "parameters", "networks", "algos mappo", "keys eval"])
 def test_lists_fit_80_columns_and_break_no_name(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):

@@ -171,7 +171,7 @@ def test_runs_of_others_are_not_imported_without_trust(lab: Path, capsys: pytest
         ),
         ("network=netlab.nets:gone", "algo.network=netlab.nets:gone: module 'netlab.nets' has no 'gone'"),
         ("network=netlab.nets:CALLS", "expected a function or class of torch modules, not list"),
-        ("network=resnet", "algo.network=resnet: expected mlp, or a factory package.module:name of your own"),
+        ("network=resnet", "algo.network=resnet: expected mlp, attention, graph"),
         ("critic_network=nolab:make", "algo.critic_network=nolab:make: there is no module 'nolab'"),
     ],
 )

@@ -211,7 +211,7 @@ def test_networks_of_the_user_are_refused_where_they_would_be_code(
     monkeypatch.syspath_prepend(str(tmp_path))
     train(tmp_path / "run", "env=matrix/climbing", "algo=ippo", "algo.network=exported_body:make")
     assert exported(tmp_path / "run", tmp_path / "out") == 2
-    assert "algo.network, which is code. Use --format onnx." in capsys.readouterr().err
+    assert "algo.network, which only a graph can hold. Use --format onnx." in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

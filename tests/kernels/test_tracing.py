@@ -46,6 +46,7 @@ X, MASK = torch.rand(3, 4, generator=torch.Generator().manual_seed(0)), torch.te
         lambda x, m: torch.zeros(2, 3),
         lambda x, m: x @ torch.ones(4, 2),
         lambda x, m: (x, m),
+        lambda x, m: (x.flatten(0, 0) + 1, m.flatten(0, 0).logical_not(), x.clamp(0, 1).flatten(0, 0) + 2),
         lambda x, m: torch.stack([x, x.clone()]).unbind(1)[0],
         lambda x, m: torch.nn.functional.pad(x, (0, 2)),
     ],

@@ -302,5 +302,5 @@ def test_q_networks_are_made_by_the_factory(settings: dict[str, Any]):
 
 
 def test_a_name_that_is_no_factory_is_refused():
-    with pytest.raises(ValueError, match=r"expected mlp, or a factory package\.module:name"):
+    with pytest.raises(ValueError, match=r"expected mlp, attention, .*, or a factory package\.module:name"):
         PPOConfig(network="resnet")

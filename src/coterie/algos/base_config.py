@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -15,7 +16,17 @@ from coterie.config.schema import Count
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import TeamSpec
-from coterie.nets.config import Activation, Init, ModuleFactory, NetworkConfig, RNNKind, ShareParams
+from coterie.nets.config import (
+    Activation,
+    BodyKind,
+    Edges,
+    Init,
+    ModuleFactory,
+    NetworkConfig,
+    RNNKind,
+    ShareParams,
+    View,
+)
 
 declare(
     Metric("loss/policy", "", "policy loss, mean over the update", better=None, combine="mean"),
@@ -108,14 +119,27 @@ Units = Annotated[int, Field(ge=1, le=100_000)]
 """Number of units in a layer."""
 
 
+BODIES = get_args(BodyKind)
+"""Networks of Coterie that see entities or the team."""
+
+_WITH_HEADS = "attention", "graph"
+LAYERS = "network=null|mlp|" + "|".join(BODIES), "critic_network=mlp|" + "|".join(BODIES)
+"""Conditions for layers of Coterie in the network that acts, and in the critic."""
+
+
+def _needs(kinds: tuple[str, ...], *settings: str) -> Needs:
+    """Returns the condition that one of the settings has one of these networks."""
+    return Needs(*(f"{setting}={'|'.join(kinds)}" for setting in settings))
+
+
 def _check_network(value: str) -> str:
-    if value != "mlp" and ":" not in value:
-        raise ValueError("expected mlp, or a factory package.module:name of your own")
+    if value != "mlp" and value not in BODIES and ":" not in value:
+        raise ValueError(f"expected mlp, {', '.join(BODIES)}, or a factory package.module:name of your own")
     return value
 
 
 NetworkName = Annotated[str, AfterValidator(_check_network)]
-"""Layers of a network: `mlp`, or a user's factory of torch modules `package.module:name`."""
+"""Layers of a network: `mlp`, a body that sees entities or the team, or a user's factory `package.module:name`."""
 
 
 class RunFacts(NamedTuple):
@@ -186,9 +210,21 @@ class LearnerConfig(BaseModel):
     hidden_sizes: tuple[Units, ...] = Field((64, 64), min_length=1)
     """Units of the hidden layers of the network that acts."""
     network: NetworkName | None = None
-    """Your own factory of torch modules package.module:name, called as name(input_size, role=, part=), in place of the
-    hidden layers of all networks but mixers; null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `tarmac`: agents
+    exchange messages, so that execution is centralized. Or your own factory of torch modules package.module:name,
+    called as name(input_size, role=, part=).
     """
+    network_heads: Annotated[int, _needs(_WITH_HEADS, "network")] = Field(4, ge=1, le=1024)
+    """Attention heads; they divide the units of the last hidden layer."""
+    network_rounds: Annotated[int | None, _needs(BODIES, "network")] = Field(None, ge=1, le=100)
+    """Layers of attention, or rounds of messages per timestep; null: 1, or 2 of tarmac."""
+    network_edges: Edges = "full"
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team: all
+    (full), those within `network_radius` (radius), or those that the environment declares in its observations (given).
+    """
+    network_radius: Annotated[float | None, Needs("network_edges=radius")] = Field(None, gt=0, le=10**9)
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     activation: Activation = "relu"
     """Activation after each hidden layer."""
     layer_norm: bool = False
@@ -274,12 +310,51 @@ class LearnerConfig(BaseModel):
             share_params=self.share_params,
             obs_agent_id=self.reads_agent_id(team),
             normalize_obs=self.normalize_obs,
-            body=_body_factory(self.network, "algo.network"),
+            body=self._body(self.network, "algo.network"),
+            heads=self.network_heads,
+            rounds=self.network_rounds,
+            edges=self.network_edges,
+            radius=self.network_radius,
+            view=self._view(),
         )
 
+    def _bodies(self) -> tuple[ModuleFactory | BodyKind | None, ...]:
+        """Returns the bodies of all networks."""
+        return (self._body(self.network, "algo.network"),)
+
+    def _view(self) -> View:
+        """Returns the part of a `TeamView` that networks read."""
+        bodies = self._bodies()
+        if "attention" in bodies:
+            return "entities"
+        sees_team = (body.sees_team if isinstance(body, ModuleFactory) else body is not None for body in bodies)
+        return "team" if any(sees_team) else "none"
+
+    def _body(self, name: str | None, setting: str) -> ModuleFactory | BodyKind | None:
+        """Returns the body of a network; None for hidden layers.
+
+        Raises:
+            UserError: If there is no such factory, or other settings do not fit the body.
+        """
+        if name is None or name == "mlp":
+            return None
+        body = cast(BodyKind, name) if name in BODIES else module_factory(name, setting)
+        if isinstance(body, ModuleFactory) and not body.sees_team:
+            return body
+        if self.share_params == "none":
+            raise UserError(
+                f"algo.share_params=none: agents share the parameters of {setting}={name}. Set algo.share_params=role, "
+                "with algo.obs_agent_id=true for agents that act differently."
+            )
+        return body
+
     def reads_agent_id(self, team: TeamSpec) -> bool:
-        """Returns True if inputs include the agent's id: as configured, by default where agents share parameters."""
-        return (self.share_params != "none" and team.n > 1) if self.obs_agent_id is None else self.obs_agent_id
+        """Returns True if inputs include the agent's id: as configured, by default where agents share parameters, but
+        not in networks for any number of agents.
+        """
+        if self.obs_agent_id is not None:
+            return self.obs_agent_id
+        return self.share_params != "none" and team.n > 1 and self.network != "attention"
 
 
 class CriticConfig(LearnerConfig):
@@ -292,7 +367,11 @@ class CriticConfig(LearnerConfig):
     and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
     """
     critic_network: NetworkName | None = None
-    """Your own factory of torch modules for the critic, as `network`; `mlp`: hidden layers; null: `network`."""
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads all
+    agents by any of the networks that see entities or the team.
+    """
+    network_heads: Annotated[int, _needs(_WITH_HEADS, "network", "critic_network")] = Field(4, ge=1, le=1024)
+    network_rounds: Annotated[int | None, _needs(BODIES, "network", "critic_network")] = Field(None, ge=1, le=100)
 
     @property
     def values_read_state(self) -> bool:
@@ -313,13 +392,31 @@ class CriticConfig(LearnerConfig):
                 f"algo.critic_agent_id={str(self.critic_agent_id).lower()}: has no effect, because the critic of team "
                 f"{team.name} evaluates all agents together. Omit it."
             )
-        body = self.network_config(team).body
-        if self.critic_network is not None:
-            body = _body_factory(self.critic_network, "algo.critic_network")
+        body = self._bodies()[1]
         sizes = self.critic_hidden_sizes or self.hidden_sizes
         network = self.network_config(team)
         ids = network.obs_agent_id if self.critic_agent_id is None else self.critic_agent_id
         return replace(network, hidden_sizes=sizes, obs_agent_id=ids, body=body, part="critic")
+
+    def row_critic_network_config(self, team: TeamSpec, *, reason: str) -> NetworkConfig:
+        """Returns the architecture of a critic of the whole team whose layers cannot see its agents.
+
+        Raises:
+            UserError: If `critic_network` is set to a network that sees entities or the team, with the `reason` that it
+                cannot; or as above.
+        """
+        network = self.critic_network_config(team, per_agent=False)
+        if not network.reads_view:
+            return network
+        if self.critic_network is not None:
+            raise UserError(f"algo.critic_network={self.critic_network}: {reason}. Set algo.critic_network=mlp.")
+        return replace(network, body=None)
+
+    def _bodies(self) -> tuple[ModuleFactory | BodyKind | None, ...]:
+        actor = super()._bodies()
+        if self.critic_network is None:
+            return actor * 2
+        return *actor, self._body(self.critic_network, "algo.critic_network")
 
 
 NUM_MINIBATCHES = 4
@@ -500,11 +597,38 @@ def _gradient_steps(run: RunFacts) -> Derived:
     return Derived(max(1, round(run.rollout_steps / per_step)), f"one per {per_step:.3g} steps of a rollout")
 
 
-def _body_factory(name: str | None, setting: str) -> ModuleFactory | None:
-    """Imports a user's factory of hidden layers; None for Coterie's. UserError if there is no such factory."""
-    return None if name in (None, "mlp") else module_factory(name, setting)
+def joint_network(network: NetworkConfig, critic: str) -> NetworkConfig:
+    """Returns the architecture of a critic: if it is one of the whole team, its body reads all agents if it can.
+
+    Args:
+        network: Architecture of the critic.
+        critic: The setting `algo.critic`.
+
+    Raises:
+        UserError: If the critic reads something else than the agents' observations, and its body needs these.
+    """
+    if critic == "own" or not network.reads_view:
+        return network
+    if critic in ("state", "global"):
+        reads = "no agents" if critic == "state" else "agents of other teams"
+        raise UserError(
+            f"algo.critic={critic}: reads {reads}, and the critic's network reads all agents of its own team. Set "
+            "algo.critic=joint or algo.critic_network=mlp."
+        )
+    return replace(network, joint=True)
 
 
 def module_factory(name: str, setting: str) -> ModuleFactory:
-    """Imports the user's factory of torch modules that a setting names. UserError if there is no such factory."""
-    return ModuleFactory(name, setting, user_code.module_factory(name, setting))
+    """Imports the user's factory of torch modules that a setting names. UserError if there is no such factory.
+
+    It sees the team if it is a class whose `forward` has a parameter `alive`, or has an attribute `sees_team` that is
+    True.
+    """
+    make = user_code.module_factory(name, setting)
+    target = getattr(make, "func", make)  # of a partial function
+    sees_team = getattr(target, "sees_team", None)
+    if sees_team is None:
+        sees_team = (
+            inspect.isclass(target) and "alive" in inspect.signature(getattr(target, "forward", target)).parameters
+        )
+    return ModuleFactory(name, setting, make, bool(sees_team))

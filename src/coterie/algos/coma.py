@@ -169,7 +169,7 @@ def build_critic(
     config: COMAConfig, team: TeamSpec, state_size: int, weights: torch.Generator, *, device: torch.device
 ) -> CounterfactualCritic:
     """Returns the critic; `weights` draws its initial parameters."""
-    network = replace(config.critic_network_config(team), rnn="none")
+    network = replace(config.critic_network_config(team), rnn="none", joint=config.critic != "own")
     inputs = central_inputs(config.critic, team, state_size)
     critic = CounterfactualCritic(
         team, network, weights, device, inputs=inputs, reads_last_action=config.critic_last_action
@@ -333,7 +333,7 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
             The batch [T, B, ..], and log-probabilities of all choices with gradients [T, B, N, A].
         """
         config, team = self.config, self.team
-        obs = self.policy.obs_normalizer(rollout.obs)
+        obs = self.policy.obs_normalizer.of_rollout(rollout)
         state = self._state(rollout.state)
         actions = self._joint.encode(rollout.action)
         last = self._last_actions(actions, rollout)
@@ -434,7 +434,7 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
         if length == self.rollout_length:
             return rollout
         hidden_state, before = rollout.hidden_state, []
-        obs = self.policy.obs_normalizer(rollout.obs)
+        obs = self.policy.obs_normalizer.of_rollout(rollout)
         actions, valid = self._joint.encode(rollout.action), valid_mask(rollout)
         last = self._last_actions(actions, rollout)
         for start in range(0, self.rollout_length, length):

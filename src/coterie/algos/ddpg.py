@@ -33,7 +33,7 @@ from coterie.algos.algorithm import (
     learns_common_reward,
     require_equal_spaces,
 )
-from coterie.algos.base_config import CriticConfig, OffPolicyConfig
+from coterie.algos.base_config import CriticConfig, OffPolicyConfig, joint_network
 from coterie.algos.graphed import StepResult
 from coterie.algos.learner import CentralState
 from coterie.algos.off_policy import OffPolicyLearner
@@ -166,6 +166,7 @@ def build_critics(config: DDPGConfig, team: TeamSpec, state_size: int, generator
         generator: Source of the initial weights.
     """
     network = config.critic_network_config(team, per_agent=config.critic == "own")
+    network = joint_network(network, config.critic)
     share_critic = config.share_params != "none" if config.share_critic is None else config.share_critic
     inputs = central_inputs(config.critic, team, state_size)
     critics = nn.ModuleList()
@@ -343,7 +344,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         critic_valid = valid_mask(rollout, of_team=self._centralized)
         terminated, boundary = bootstrap_masks(rollout, self._centralized, team.agents_can_die)
         reward = agent_rewards(rollout, self._membership, team.has_group_reward, self._common_reward)
-        obs = self.policy.obs_normalizer(rollout.obs)
+        obs = self.policy.obs_normalizer.of_rollout(rollout)
         others_taken = self.others.encode(self.others.actions(rollout.others), rollout.others)
         hidden_state = {}
         if self._recurrent:

@@ -201,7 +201,10 @@ class POCA(ClippedLearner):
         weights = generator(context.seed, "weights")
         signals = weighted_streams(context.reward_streams, config.extrinsic_weight)
         super().__init__(config, context, signals, weights)
-        network, size = config.critic_network_config(team, per_agent=False), config.embedding_size
+        network = config.row_critic_network_config(
+            team, reason="MA-POCA's critic has attention over agents, and its hidden layers read the result"
+        )
+        size = config.embedding_size
         self._state = CentralState(config, team, None, device)
         critic = EntityCritic(
             team,
@@ -262,7 +265,7 @@ class POCA(ClippedLearner):
         self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None, *, as_sequences: bool
     ) -> Targets:
         config, team, reduction = self.config, self.team, self.reduction
-        obs = self.policy.obs_normalizer(rollout.obs)
+        obs = self.policy.obs_normalizer.of_rollout(rollout)
         first = critic_first(rollout, centralized=True) if self._recurrent else None
         old_value, last_value, critic_states, hidden_state = self._values(obs, rollout, first, before.hidden_state)
         mean, std = self.value_scale(before.moments)
@@ -417,7 +420,7 @@ class POCA(ClippedLearner):
         alive = timestep.alive if self.team.agents_can_die else None
         first = timestep_critic_first(timestep, centralized=True)
         value, hidden_state = self.critic(
-            self.policy.obs_normalizer(timestep.obs),
+            self.policy.obs_normalizer(timestep.obs, timestep.alive),
             self._state(timestep.state),
             None,
             alive,

@@ -29,7 +29,7 @@ from coterie.algos.algorithm import (
     group_membership,
     learns_common_reward,
 )
-from coterie.algos.base_config import ClippedConfig, Units
+from coterie.algos.base_config import LAYERS, ClippedConfig, Units, joint_network
 from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState, joint_mask
 from coterie.algos.learner import CentralState
 from coterie.algos.optimizer import Schedule, scheduled
@@ -68,9 +68,7 @@ class PPOConfig(ClippedConfig):
     entropy_end: Annotated[
         float, Needs("entropy_coef!=0"), Needs("entropy_schedule!=constant", "entropy_decay!=null")
     ] = Field(0.1, gt=0, le=1)
-    hidden_sizes: Annotated[tuple[Units, ...], Needs("network=null|mlp", "critic_network=mlp")] = Field(
-        (64, 64), min_length=1
-    )
+    hidden_sizes: Annotated[tuple[Units, ...], Needs(*LAYERS)] = Field((64, 64), min_length=1)
     target_kl: float | None = Field(None, gt=0, le=10**6)
     """Estimated KL divergence from the old policy at which an update stops; null: never."""
     rnn_size: int = Field(128, ge=1, le=100_000)
@@ -91,7 +89,8 @@ class PPOConfig(ClippedConfig):
 class DecentralizedCritic(nn.Module):
     """Values V(o_i) of each agent's own observation, [.., N, K] for K reward signals.
 
-    They may also read `state_size` features of a state, the same for all agents, such as the time left.
+    They may also read `state_size` features of a state, the same for all agents, such as the time left. With a body
+    that sees the team, V_i is of the observations of all agents, and parameters do not depend on their number.
     """
 
     def __init__(
@@ -111,7 +110,11 @@ class DecentralizedCritic(nn.Module):
     def forward(
         self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState
     ) -> tuple[Tensor, HiddenState]:
-        """Returns values and the next hidden state; arguments as in `TeamNetwork`. `state` is [.., S] or None."""
+        """Returns values and the next hidden state; arguments as in `TeamNetwork`. `state` is [.., S] or None. `first`
+        may also be [T, M, 1], the same for all agents.
+        """
+        if first is not None:
+            first = first.expand(*first.shape[:-1], self.network.num_agents)
         extra = None
         if state is not None:
             rows = state.unsqueeze(-2)
@@ -163,7 +166,8 @@ def build_critic(
 ) -> DecentralizedCritic | CentralizedCritic:
     """Returns the critic with an output per reward signal; `weights` draws its initial parameters."""
     network = config.critic_network_config(team, per_agent=not config.centralized)
-    if not config.centralized:
+    network = joint_network(network, config.critic)
+    if not config.centralized or network.joint:
         return DecentralizedCritic(team, signals, network, weights, state_size=state_size)
     inputs = central_inputs(config.critic, team, state_size)
     return CentralizedCritic(team, signals, network, weights, inputs=inputs)
@@ -324,7 +328,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None, *, as_sequences: bool
     ) -> Targets:
         config, team, reduction = self.config, self.team, self.reduction
-        obs = self.policy.obs_normalizer(rollout.obs)
+        obs = self.policy.obs_normalizer.of_rollout(rollout)
         if self.others.roles:  # the critic reads other teams
             obs = obs | self.others.obs(rollout.others)
         state = self._state(rollout.state)
@@ -429,13 +433,15 @@ class PPO(ClippedLearner, GlobalCriticLearner):
 
     def start_value_estimation(self, num_envs: int) -> HiddenState:
         hidden_state = self.policy.initial_hidden_state(num_envs)
-        return {name: x[:, :1] for name, x in hidden_state.items()} if self._centralized else hidden_state
+        if not self._centralized or isinstance(self.critic, DecentralizedCritic):
+            return hidden_state
+        return {name: x[:, :1] for name, x in hidden_state.items()}
 
     def estimate_value(self, timestep: Timestep, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
         timestep = tree_map(lambda x: x.unsqueeze(0), timestep)
         state = self._state(timestep.state)
         first = timestep_critic_first(timestep, self._centralized)
-        obs = self.policy.obs_normalizer(timestep.obs) | self.others.obs(timestep.others)
+        obs = self.policy.obs_normalizer(timestep.obs, timestep.alive) | self.others.obs(timestep.others)
         value, hidden_state = self.critic(obs, state, first, hidden_state)
         mean, std = self.value_scale()
         return (value * std + mean)[0, ..., 0], hidden_state

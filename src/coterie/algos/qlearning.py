@@ -27,7 +27,7 @@ from coterie.algos.algorithm import (
     central_state_name,
     require_equal_spaces,
 )
-from coterie.algos.base_config import Derived, OffPolicyConfig, RunFacts, Units, module_factory
+from coterie.algos.base_config import LAYERS, Derived, OffPolicyConfig, RunFacts, Units, module_factory
 from coterie.algos.graphed import StepResult
 from coterie.algos.learner import CentralState
 from coterie.algos.off_policy import OffPolicyLearner
@@ -89,7 +89,7 @@ class QLearningConfig(OffPolicyConfig):
     """Settings of DDQN, IQL, VDN, QMIX, QPLEX and weighted QMIX."""
 
     lr: float = Field(1e-3, gt=0, lt=1)
-    hidden_sizes: Annotated[tuple[Units, ...], Needs("network=null|mlp")] = Field((128, 128), min_length=1)
+    hidden_sizes: Annotated[tuple[Units, ...], Needs(LAYERS[0])] = Field((128, 128), min_length=1)
     mixer: MixerKind | OwnMixer = "none"
     """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, or your own class of a torch module
     package.module:Class, called as Class(agents, state_size, embed_dim=).
@@ -343,7 +343,7 @@ class FeedForwardReader:
 
     def start(self, rollout: Rollout) -> tuple[Rollout, dict[str, Inputs], dict[str, Inputs]]:
         """Returns the rollout and the inputs of online and target networks, by name."""
-        obs = self._obs_normalizer(rollout.obs)
+        obs = self._obs_normalizer.of_rollout(rollout)
         inputs: dict[str, Inputs] = dict.fromkeys(("value", "central"), (obs, None, {}, None))
         return rollout, inputs, inputs
 
@@ -511,7 +511,7 @@ class QLearning(OffPolicyLearner):
 
     def evaluate(self, value: TeamQNetwork, q: Q, actions: Choices, timesteps: Timestep) -> Tensor:
         """Returns Q of `actions` for each agent [.., N], or with a mixer for the team [..]."""
-        obs = self.policy.obs_normalizer(timesteps.obs) if self._reads_obs else {}
+        obs = self.policy.obs_normalizer(timesteps.obs, timesteps.alive) if self._reads_obs else {}
         state = self._state(timesteps.state)
         masks, alive = self._masks(timesteps), timesteps.alive
         return value.evaluate(q, actions, masks=masks, alive=alive, obs=obs, state=state)

@@ -14,6 +14,7 @@ from torch import Tensor
 from coterie.algos.replay.buffer import STEP_FIELDS, TIMESTEP_FIELDS
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, HiddenState, Rollout
+from coterie.functional.returns import present_agents
 from coterie.nets.mixers import TeamQNetwork
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 
@@ -60,7 +61,7 @@ class RecurrentReader:
                 for networks in (self._online, self._target)
             )
         obs, first, state, extra = self._policy.network_inputs(
-            rollout.obs, rollout.action, rollout.first, online["value"]
+            rollout.obs, rollout.action, rollout.first, online["value"], present_agents(rollout)
         )
 
         def inputs(hidden_states: dict[str, HiddenState]) -> dict[str, Inputs]:
@@ -75,9 +76,8 @@ class RecurrentReader:
     @torch.no_grad()
     def _warmed_up(self, value: TeamQNetwork, rollout: Rollout, hidden_state: HiddenState) -> HiddenState:
         """Hidden state of a network after the burn-in."""
-        after = dict(
-            value.net(*self._policy.network_inputs(rollout.obs, rollout.action, rollout.first, hidden_state))[1]
-        )
+        inputs = self._policy.network_inputs(rollout.obs, rollout.action, rollout.first, hidden_state, rollout.alive)
+        after = dict(value.net(*inputs)[1])
         if self._policy.reads_last_action:
             last = {name: Action(x.discrete[-1]) for name, x in rollout.action.items() if x.discrete is not None}
             after["last"] = self._policy.encode_last(last)

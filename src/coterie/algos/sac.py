@@ -131,7 +131,7 @@ class SACNetworks:
         ranks: Ranks = ONE,
     ):
         self.policy: SquashedPolicy = SquashedPolicy(team, config.network_config(team), generator, device)
-        network = config.critic_network_config(team)
+        network = replace(config.critic_network_config(team), joint=config.critic != "own")
         self.critics = TwinCritic(
             team,
             network,
@@ -323,8 +323,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
     def _step(self, sample: ReplaySample, lr: Mapping[str, float | Tensor]) -> StepResult:
         """Takes a gradient step of critics, policy and temperature; `lr` is the learning rate by module."""
         batch = sample.rollout
-        if self.config.normalize_obs:
-            batch = replace(batch, obs=self.policy.obs_normalizer(batch.obs))
+        batch = replace(batch, obs=self.policy.obs_normalizer.of_rollout(batch))
         temperature = self.log_temperature().detach().exp()
         draw = self.sample_actions(batch)
         target = self.targets(batch, draw, temperature)

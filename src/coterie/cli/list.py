@@ -133,6 +133,40 @@ def algos(
     return 0
 
 
+@app.command(cls=HelpCommand)
+def networks(json: Json = False) -> int:
+    """List networks of Coterie for algo.network. With what execution needs: own observations, or those of the team.
+
+    Example: coterie list networks
+    """
+    rows = network_rows()
+    if json:
+        print_json(rows)
+        return 0
+    from coterie.runs.tables import print_definition
+
+    for row in rows:
+        numbers = ", any number of agents" if row["any_number_of_agents"] else ""
+        print_definition(f"{row['name']:<10}", f"{row['summary']}; {row['execution']} execution{numbers}", indent=10)
+    print_definition("Your own: algo.network=package.module:factory.", "", indent=4)
+    return 0
+
+
+def network_rows() -> list[dict[str, Any]]:
+    """Returns one dict per network of Coterie: name, execution, any_number_of_agents and summary."""
+    from coterie.nets.config import BODY_SUMMARIES, MESSAGE_BODIES
+
+    return [
+        {
+            "name": name,
+            "execution": "centralized" if name in MESSAGE_BODIES else "decentralized",
+            "any_number_of_agents": name == "attention",
+            "summary": summary,
+        }
+        for name, summary in BODY_SUMMARIES.items()
+    ]
+
+
 _OWN_ALGORITHM = "Your own: algo=package.module:Class or an entry point of the group coterie.algorithms."
 
 
@@ -148,6 +182,7 @@ def _print_brief() -> None:
         if "missing" not in row:
             print_definition(f"{row['name']:<10}", _one_line(row["summary"], 70), indent=10)
     print_line("Capabilities and presets: coterie list algos NAME, or coterie list algos --wide.")
+    print_line("Networks, and which of them exchange messages: coterie list networks.")
     for line in [*_missing(rows), _OWN_ALGORITHM]:
         print_definition(line, "", indent=4)
 

@@ -27,6 +27,7 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.seeds import seed_of
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.terminal import print_message
+from coterie.policies.network_policy import NetworkPolicy
 from coterie.runs.checkpoints import decoding
 from coterie.runs.folder import RunFolder
 
@@ -124,9 +125,12 @@ def _adapted(
     before = own.policy.team
     if team == before:
         return own
-    _require_spaces(team, before, settings)
     policy = own.policy
-    if [role.n for role in team.roles] != [role.n for role in before.roles]:
+    _require_roles(team, before, settings)
+    any_number = isinstance(policy, NetworkPolicy) and policy.reads_entities
+    if not any_number:
+        _require_spaces(team, before, settings)
+    if any_number or [role.n for role in team.roles] != [role.n for role in before.roles]:
         policy = _for_other_numbers(config, trained, team, device=device, settings=settings).policy
     context = AlgorithmContext(team=team, num_envs=config.num_envs, seed=0, device=device, rollout_length=1)
     frozen = Frozen(FrozenConfig(), context)
@@ -134,11 +138,15 @@ def _adapted(
     return frozen
 
 
-def _require_spaces(team: TeamSpec, before: TeamSpec, settings: str) -> None:
-    """Raises UserError if the agents of a role observe or act in other spaces than those that were trained."""
+def _require_roles(team: TeamSpec, before: TeamSpec, settings: str) -> None:
+    """Raises UserError if a team has other roles than the one that was trained."""
     names = [", ".join(role.name for role in spec.roles) for spec in (team, before)]
     if names[0] != names[1]:
         raise UserError(f"{settings}: team '{team.name}' has the roles {names[0]} there, but {names[1]} in the run.")
+
+
+def _require_spaces(team: TeamSpec, before: TeamSpec, settings: str) -> None:
+    """Raises UserError if the agents of a role observe or act in other spaces than those that were trained."""
     for role, old in zip(team.roles, before.roles, strict=True):
         now, then = _spaces(role), _spaces(old)
         if now != then:
@@ -173,9 +181,19 @@ def _for_other_numbers(
         state = trained.checkpoint.state["algorithms"][source]["policy"]
     try:
         algorithm.policy.load_state_dict(state)
-    except RuntimeError as error:
-        roles = zip(team.roles, old[team.name].roles, strict=True)
-        role, before = next((role, before) for role, before in roles if role.n != before.n)
+    except (RuntimeError, KeyError) as error:
+        pairs = [*zip(team.roles, old[team.name].roles, strict=True)]
+        if isinstance(algorithm.policy, NetworkPolicy) and algorithm.policy.reads_entities:
+            kinds = [
+                ", ".join(f"{part.kind} ({part.size} features)" for part in role.parts.entities if part.count)
+                for role in (*team.roles, *old[team.name].roles)
+            ]
+            there, here = "; ".join(kinds[: len(pairs)]), "; ".join(kinds[len(pairs) :])
+            raise UserError(
+                f"{settings}: its agents observe entities of other kinds or sizes there: {there}. The policy was "
+                f"trained with {here}. Choose an environment with the same."
+            ) from error
+        role, before = next((role, before) for role, before in pairs if role.n != before.n)
         raise UserError(
             f"{settings}: role '{role.name}' has {role.n} agents there, but its policy was trained with {before.n} and "
             f"{_reason(vars(config.algo_of(source).params))}."

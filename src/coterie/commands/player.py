@@ -226,9 +226,10 @@ class Player:
 
         Args:
             obs: Observations as the environment returns them: {agent: observation}, where missing agents are dead, or
-                that of a single agent. Also {role: array [n, ...]} with the agents of a role stacked, arrays as the
-                policy reads them, such as one-hot vectors of discrete values and {"outer.inner": array} for sensors,
-                and {"observation": observation, "action_mask": array}, as PettingZoo has it.
+                that of a single agent. A team whose agents exchange messages needs those of all agents at once. Also
+                {role: array [n, ...]} with the agents of a role stacked, arrays as the policy reads them, such as
+                one-hot vectors of discrete values and {"outer.inner": array} for sensors, and {"observation":
+                observation, "action_mask": array}, as PettingZoo has it.
             action_mask: Available choices in the same form, arrays [sum A]. Agents without one can choose everything.
 
         Returns:
@@ -252,6 +253,8 @@ class Player:
             timestep = self._timestep(name, team, given_obs, masks)
             if not bool(timestep.alive.any()):
                 continue
+            if policy.communicates and not team.agents_can_die:
+                _require_all(name, team, given_obs)
             timestep = tree_map(lambda x, policy=policy: x.to(_device(policy)), timestep)
             noise = policy.draw_noise(1, 1, self._noise[name])[0]
             with torch.inference_mode():
@@ -389,6 +392,16 @@ class Player:
             elif name in self._owner:
                 shaped[name] = taken[name]
         return shaped
+
+
+def _require_all(name: str, team: TeamSpec, given: Mapping[str, Any]) -> None:
+    """Raises UserError if an agent of a team that exchanges messages has no observation."""
+    missing = [agent for agent in team.agents if agent not in given]
+    if missing:
+        raise UserError(
+            f"obs: {missing[0]} is missing, and the agents of team '{name}' exchange messages. Pass the observations "
+            f"of all of them at once ({', '.join(team.agents)})."
+        )
 
 
 def _named_by_text(given: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from coterie.algos.algorithm import Algorithm
 from coterie.assembly import rank_processes
 from coterie.assembly.arithmetic import configure_arithmetic
 from coterie.assembly.build import best_notes, build, graph_notes
@@ -370,9 +371,21 @@ def _show_notes(session: _Session, display: Progress) -> None:
     for line in notes if spinning is None else [*notes, spinning]:
         note(line)
     algorithms = session.components.algorithms
+    for line in execution_notes(algorithms):
+        display.print_line(line)
     for name, algorithm in algorithms.items():
         for line in algorithm.notes:
             display.print_line(line if len(algorithms) == 1 else f"team {name}: {line}")
+
+
+def execution_notes(algorithms: Mapping[str, Algorithm]) -> tuple[str, ...]:
+    """Returns a line for each team whose agents cannot act by their own observations alone."""
+    return tuple(
+        f"team {name}: centralized execution: its agents exchange messages, so that acting needs the observations of "
+        "all of them in one place"
+        for name, algorithm in algorithms.items()
+        if algorithm.policy.communicates
+    )
 
 
 def _show_resume_notes(session: _Session, display: Progress) -> None:
@@ -485,4 +498,5 @@ def _summarize(session: _Session, trainer: Trainer) -> Summary:
     warnings = no_gradient_step_warnings(settings, keys, rows, steps=trainer.steps, total=config.steps)
     lesson = lesson_of_log(config.curriculum, entries)
     findings = worst_findings(config, entries, trainer.algorithms, manifest)
-    return replace(summary, steps=trainer.steps, lesson=lesson, warnings=warnings, findings=findings)
+    notes = execution_notes(trainer.algorithms)
+    return replace(summary, steps=trainer.steps, lesson=lesson, warnings=warnings, findings=findings, notes=notes)

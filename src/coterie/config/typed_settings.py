@@ -42,10 +42,22 @@ class LearnerSettings(TypedDict, total=False):
     weight_decay: float
     """Adam's weight decay."""
     network: str | Code | None
-    """Your own factory of torch modules package.module:name, called as name(input_size, role=, part=), in place of
-    the hidden layers of all networks but mixers; null or `mlp`: `hidden_sizes` units with `activation` and
-    `layer_norm`.
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `tarmac`:
+    agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
     """
+    network_heads: int
+    """Attention heads; they divide the units of the last hidden layer."""
+    network_rounds: int | None
+    """Layers of attention, or rounds of messages per timestep; null: 1, or 2 of tarmac."""
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"]
     """Activation after each hidden layer."""
     init: Literal["orthogonal", "xavier"]
@@ -93,7 +105,9 @@ class COMASettings(LearnerSettings, total=False):
     MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
     """
     critic_network: str | Code | None
-    """Your own factory of torch modules for the critic, as `network`; `mlp`: hidden layers; null: `network`."""
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
+    all agents by any of the networks that see entities or the team.
+    """
     critic_lr: float | None
     """Learning rate of the critic; null: `lr`."""
     epochs: int
@@ -185,7 +199,9 @@ class DDPGSettings(LearnerSettings, total=False):
     MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
     """
     critic_network: str | Code | None
-    """Your own factory of torch modules for the critic, as `network`; `mlp`: hidden layers; null: `network`."""
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
+    all agents by any of the networks that see entities or the team.
+    """
     gradient_steps: int | None
     """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in
     runs that would otherwise take fewer than 5,000; at least one.
@@ -417,7 +433,9 @@ class PPOSettings(LearnerSettings, total=False):
     MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
     """
     critic_network: str | Code | None
-    """Your own factory of torch modules for the critic, as `network`; `mlp`: hidden layers; null: `network`."""
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
+    all agents by any of the networks that see entities or the team.
+    """
     critic_lr: float | None
     """Learning rate of the critic; null: `lr`."""
     epochs: int
@@ -494,7 +512,9 @@ class SACSettings(LearnerSettings, total=False):
     MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
     """
     critic_network: str | Code | None
-    """Your own factory of torch modules for the critic, as `network`; `mlp`: hidden layers; null: `network`."""
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
+    all agents by any of the networks that see entities or the team.
+    """
     gradient_steps: int | None
     """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in
     runs that would otherwise take fewer than 5,000; at least one.
@@ -587,7 +607,9 @@ class POCASettings(LearnerSettings, total=False):
     MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
     """
     critic_network: str | Code | None
-    """Your own factory of torch modules for the critic, as `network`; `mlp`: hidden layers; null: `network`."""
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
+    all agents by any of the networks that see entities or the team.
+    """
     critic_lr: float | None
     """Learning rate of the critic; null: `lr`."""
     epochs: int

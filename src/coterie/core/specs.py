@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from coterie.core.device_constants import constant
+from coterie.core.errors import UserError
 
 LARGEST_BOUND = 1e30
 """Bounds of real numbers beyond this are taken for infinite: float32 could not hold the width of their range."""
@@ -155,6 +156,116 @@ class NativeSensor:
 
 
 @dataclass(frozen=True)
+class Entities:
+    """Entities of one kind that an agent observes, and where their features are in its observation vector.
+
+    Attributes:
+        kind: `own` for the agent itself, of which there is one; any other name, such as `ally`, `enemy` or `object`.
+        features: Indices of every entity's features in the observation; entities of a kind have equally many.
+        choices: For every entity, the choice of the discrete action that aims at it; () if none does.
+        absent: Features of an entity that does not exist or is not seen; None if all are always seen.
+    """
+
+    kind: str
+    features: tuple[tuple[int, ...], ...]
+    choices: tuple[int, ...] = ()
+    absent: tuple[float, ...] | None = None
+
+    @classmethod
+    def rows(
+        cls,
+        kind: str,
+        *runs: tuple[int, int],
+        count: int = 1,
+        choices: Iterable[int] = (),
+        absent: Iterable[float] | None = None,
+    ) -> Entities:
+        """Returns `count` entities whose features follow one another.
+
+        Args:
+            kind: As above.
+            runs: First index and number of features of one entity. Several runs are lists of features one after the
+                other, such as positions of all entities and then their velocities.
+            count: Number of entities.
+            choices: As above.
+            absent: As above.
+        """
+        features = tuple(
+            tuple(index for start, size in runs for index in range(start + k * size, start + (k + 1) * size))
+            for k in range(count)
+        )
+        return cls(kind, features, tuple(choices), None if absent is None else tuple(absent))
+
+    @property
+    def count(self) -> int:
+        """Number of entities."""
+        return len(self.features)
+
+    @property
+    def size(self) -> int:
+        """Number of features of an entity."""
+        return len(self.features[0]) if self.features else 0
+
+
+@dataclass(frozen=True)
+class ObservationParts:
+    """Meaning of parts of an observation vector, for networks that use it.
+
+    Attributes:
+        entities: Kinds of entities, of which one is `own`; () if they are unknown.
+        position: Indices of the agent's own position, by which the graph network finds neighbors.
+        neighbors: For every agent of the team in order, the index of a number above 0 where the agent hears it.
+    """
+
+    entities: tuple[Entities, ...] = ()
+    position: tuple[int, ...] = ()
+    neighbors: tuple[int, ...] = ()
+
+    def problem(self, size: int, action: ActionSpec) -> str | None:
+        """Returns why the parts do not fit an observation of `size` numbers and an action space; None if they do."""
+        own = [part for part in self.entities if part.kind == "own"]
+        if self.entities and [part.count for part in own] != [1]:
+            return "the agent itself has to be the only entity of kind 'own'"
+        kinds = [part.kind for part in self.entities]
+        if len(set(kinds)) < len(kinds):
+            return f"a kind of entities is given twice, of {', '.join(kinds)}"
+        for part in self.entities:
+            if len({len(features) for features in part.features}) > 1 or (part.count and not part.size):
+                return f"entities of kind '{part.kind}' need equally many features, at least one"
+            if part.absent is not None and part.count and len(part.absent) != part.size:
+                return f"entities of kind '{part.kind}' have {part.size} features, and {len(part.absent)} when absent"
+            if part.choices and (part.count != len(part.choices) or part.kind == "own"):
+                return f"{len(part.choices)} choices aim at {part.count} entities of kind '{part.kind}'"
+        choices = [choice for part in self.entities for choice in part.choices]
+        if choices and (len(action.choices) != 1 or not all(0 <= choice < action.mask_size for choice in choices)):
+            return (
+                f"choices {choices} aim at entities, and the actions are {action.kind} with {action.mask_size} choices"
+            )
+        indices = [i for part in self.entities for features in part.features for i in features]
+        wrong = [i for i in (*indices, *self.position, *self.neighbors) if not 0 <= i < size]
+        return f"there is no index {wrong[0]} in an observation of {size} numbers" if wrong else None
+
+
+def declared_parts(space: spaces.Space, action_space: spaces.Space, role: str) -> ObservationParts:
+    """Returns the parts that an environment of another library declares by an attribute `parts` of its observation
+    space; no parts without one.
+
+    Raises:
+        UserError: If it is something else, or does not fit the spaces.
+    """
+    found = getattr(space, "parts", None)
+    if found is None:
+        return ObservationParts()
+    if not isinstance(found, ObservationParts):
+        raise UserError(f"role {role}: its observation space has parts={found!r}. Set coterie.ObservationParts(...).")
+    size = (space.shape or (0,))[0] if len(space.shape or ()) == 1 else 0
+    problem = found.problem(size, ActionSpec.of(action_space)) if size else "the observation is not a single vector"
+    if problem is not None:
+        raise UserError(f"role {role}: parts of its observation space: {problem}. Correct them.")
+    return found
+
+
+@dataclass(frozen=True)
 class RoleSpec:
     """Agents of one group that share an observation space and an action space.
 
@@ -167,6 +278,7 @@ class RoleSpec:
         choice_names: Labels of the choices of each discrete component, for displays; () if unknown.
         number_names: Labels of the continuous components, for displays; () if unknown.
         native: Sensors as the environment returns them; () if it returns observations of `observation_space`.
+        parts: Meaning of parts of the observation.
     """
 
     name: str
@@ -177,6 +289,7 @@ class RoleSpec:
     choice_names: tuple[tuple[str, ...], ...] = ()
     number_names: tuple[str, ...] = ()
     native: tuple[NativeSensor, ...] = ()
+    parts: ObservationParts = ObservationParts()
 
     @cached_property
     def n(self) -> int:

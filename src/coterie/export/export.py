@@ -124,6 +124,7 @@ def describe(subject: Subject, backend: str, provenance: Entry) -> Entry:
         "agents": list(subject.team.agents),
         "roles": [_role(subject, role) for role in subject.team.roles],
         "mode": subject.mode,
+        "centralized": subject.policy.communicates,
         "inputs": [asdict(entry) for entry in inputs(subject)],
         "outputs": [asdict(entry) for entry in outputs(subject)],
         "provenance": provenance,
@@ -331,6 +332,11 @@ def _subjects(algorithms: dict[str, Algorithm], form: Format, team: str | None) 
                 if form == "mlagents":
                     require_unity(subject)
                 subjects.append(subject)
+                if policy.communicates:
+                    print_message(
+                        f"team {name}: centralized execution: its agents exchange messages, so that the export acts "
+                        "for the whole team at once"
+                    )
             except UserError as error:
                 skipped[name] = str(error)
     if not subjects:

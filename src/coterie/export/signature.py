@@ -74,7 +74,7 @@ def inputs(subject: Subject) -> list[Input]:
     hidden = hidden_sizes(subject)
     if hidden:
         found.append(Input("first", "first", "", "", (team.n,), "bool"))
-    if forgets_dead_agents(subject):
+    if reads_alive(subject):
         found.append(Input("alive", "alive", "", "", (team.n,), "bool"))
     for key, size in hidden.items():
         found.append(Input(tensor_name("hidden", key), "hidden", key, "", (team.n, size), "float32"))
@@ -135,13 +135,10 @@ def reads_last_action(subject: Subject) -> bool:
     return isinstance(policy, EpsilonGreedyPolicy | EpsilonSoftPolicy) and policy.reads_last_action
 
 
-def forgets_dead_agents(subject: Subject) -> bool:
-    """True if last actions of dead agents are zero."""
-    return (
-        isinstance(subject.policy, EpsilonSoftPolicy)
-        and reads_last_action(subject)
-        and subject.policy.team.agents_can_die
-    )
+def reads_alive(subject: Subject) -> bool:
+    """True if actions depend on who is alive: last actions or messages of dead agents are zero."""
+    forgets = isinstance(subject.policy, EpsilonSoftPolicy) and reads_last_action(subject)
+    return subject.policy.team.agents_can_die and (forgets or subject.policy.communicates)
 
 
 def noise_parts(subject: Subject, role: RoleSpec) -> list[tuple[str, int]]:

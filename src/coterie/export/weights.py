@@ -17,7 +17,6 @@ from coterie.nets.joint_actions import action_size
 from coterie.nets.layers import ACTIVATIONS, MLP
 from coterie.nets.recurrent import GRU, LSTM
 from coterie.nets.team import Block, BlockNetwork, ObservationNormalizer
-from coterie.nets.user_body import UserBody
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 from coterie.policies.stochastic import StochasticPolicy
 
@@ -25,11 +24,12 @@ Entry = dict[str, Any]
 
 
 def require_own_layers(subject: Subject) -> None:
-    """Raises UserError if a network has layers of the user, which have no description."""
-    if any(isinstance(module, UserBody) for module in subject.policy.net.modules()):
+    """Raises UserError if a network has other layers than hidden ones of Coterie, which have no description."""
+    networks = subject.policy.net.networks.values()
+    if not all(isinstance(network, BlockNetwork) and isinstance(network.network.body, MLP) for network in networks):
         raise UserError(
             f"team '{subject.team.name}' cannot be exported to this format: its hidden layers are those of "
-            "algo.network, which is code. Use --format onnx."
+            "algo.network, which only a graph can hold. Use --format onnx."
         )
 
 

@@ -121,6 +121,8 @@ class _Tracer(TorchDispatchMode):
         out = func(*args, **kwargs)
         if not all(isinstance(x, Tensor) for x in tree_leaves(out)):
             raise CannotTraceError(f"it reads the result of {func} on the host")
+        if not is_mutable and isinstance(out, Tensor) and id(out) in self._names:
+            return out  # one of its arguments
         if not is_fixed:
             self._own |= {_address(x) for x in tree_leaves(out)} - {_address(x) for x in tensors}
         call = self._prepared_call(func, args) or _quick_call(func, args, kwargs)

@@ -20,9 +20,11 @@ from coterie.nets.team import (
     AgentNetwork,
     Block,
     CentralEncoder,
+    PooledTeam,
     join_blocks,
     join_by_block,
     join_hidden_states,
+    observation_network,
     slice_agents,
     team_blocks,
 )
@@ -87,7 +89,11 @@ class CentralizedActionCritic(nn.Module):
         shared_output: bool,
     ):
         super().__init__()
-        self.encoder = CentralEncoder(team, inputs, generator)
+        obs_network = observation_network(team, config, generator)
+        if obs_network is None:
+            self.encoder = CentralEncoder(team, inputs, generator)
+        else:
+            self.encoder, config = PooledTeam(obs_network, inputs.state_size), replace(config, body=None)
         joint_size = sum(action_size(role.action) * role.n for role in (*team.roles, *inputs.other_roles))
         self.num_agents, self.per_agent_network, self.shared_output = team.n, per_agent_network, shared_output
         if per_agent_network:
@@ -174,11 +180,14 @@ class DecentralizedActionCritic(nn.Module):
         self.blocks = team_blocks(team, config.share_params)
         self.obs_agent_id = config.obs_agent_id
         self.encoders, self.networks = ModulesByName(), ModulesByName()
+        self.obs_network = observation_network(team, config, generator)
         for block in self.blocks:
-            sets, network = config.parameter_sets(block.n), config.of_role(block.name)
-            encoder = build_encoder(block.roles[0].observation_space, sets, generator)
-            obs_size = encoder.features + state_size + (block.n if self._reads_id(block) else 0)
-            self.encoders[block.name] = encoder
+            sets, network = config.parameter_sets(block.n), config.of_rows(block.name)
+            obs_size = config.hidden_sizes[-1]
+            if self.obs_network is None:
+                self.encoders[block.name] = build_encoder(block.roles[0].observation_space, sets, generator)
+                obs_size = self.encoders[block.name].features
+            obs_size += state_size + (block.n if self._reads_id(block) else 0)
             self.networks[block.name] = ActionValueNetwork(
                 obs_size, action_size(block.action_spec), num_signals, network, generator=generator, sets=sets
             )
@@ -194,8 +203,9 @@ class DecentralizedActionCritic(nn.Module):
         Arguments are those of `TeamNetwork`, and the state [.., S], None if it is not read.
         """
         encodings, hidden_states = {}, []
+        encoded = self.obs_network and self.obs_network(obs, None, {})[0]
         for block in self.blocks:
-            x = self.encoders[block.name](block.join_obs(obs))
+            x = encoded[block.name] if encoded else self.encoders[block.name](block.join_obs(obs))
             if state is not None:
                 x = torch.cat([x, state.unsqueeze(-2).expand(*x.shape[:-1], -1)], -1)
             if self._reads_id(block):

@@ -18,7 +18,15 @@ from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.joint_actions import JointAction, action_size, encode_actions
 from coterie.nets.recurrent import unroll_with_burn_in, zero_hidden_state
-from coterie.nets.team import AgentNetwork, Block, CentralEncoder, join_choices, slice_agents, team_blocks
+from coterie.nets.team import (
+    AgentNetwork,
+    Block,
+    CentralEncoder,
+    join_choices,
+    observation_network,
+    slice_agents,
+    team_blocks,
+)
 
 
 class CounterfactualCritic(nn.Module):
@@ -48,13 +56,16 @@ class CounterfactualCritic(nn.Module):
         last_size = JointAction(team, device).size if reads_last_action else 0
         central_size = self.encoder.features + self.joint.size + last_size
         self.obs_encoders, self.networks = ModulesByName(), ModulesByName()
+        self.obs_network = observation_network(team, config, generator)
         for block in self.blocks:
             sets = config.parameter_sets(block.n)
-            obs_encoder = build_encoder(block.roles[0].observation_space, sets, generator)
-            in_features = obs_encoder.features + central_size + (block.n if self.obs_agent_id else 0)
-            self.obs_encoders[block.name] = obs_encoder
+            obs_size = config.hidden_sizes[-1]
+            if self.obs_network is None:
+                self.obs_encoders[block.name] = build_encoder(block.roles[0].observation_space, sets, generator)
+                obs_size = self.obs_encoders[block.name].features
+            in_features = obs_size + central_size + (block.n if self.obs_agent_id else 0)
             self.networks[block.name] = AgentNetwork(
-                in_features, block.action_spec.mask_size, config.of_role(block.name), generator, sets=sets
+                in_features, block.action_spec.mask_size, config.of_rows(block.name), generator, sets=sets
             )
 
     def forward(
@@ -78,16 +89,16 @@ class CounterfactualCritic(nn.Module):
         if last_joint_action is not None:
             central = torch.cat([central, last_joint_action], -1)
         central = central.unsqueeze(-2).expand(*others.shape[:-1], -1)
-        values = {}
+        values, encoded = {}, self.obs_network and self.obs_network(obs, None, {})[0]
         for block in self.blocks:
             agents = slice(block.start, block.stop)
-            x = self._block_input(block, obs, [central[..., agents, :], others[..., agents, :]])
+            own = encoded[block.name] if encoded else self.obs_encoders[block.name](block.join_obs(obs))
+            x = self._block_input(block, own, [central[..., agents, :], others[..., agents, :]])
             values[block.name], _ = self.networks[block.name](x, None, {})
         return join_choices(values, self.blocks, 0.0)
 
-    def _block_input(self, block: Block, obs: dict[str, Tree], extra: list[Tensor]) -> Tensor:
-        """Own observations, `extra` inputs [.., n, D] and one-hot ids of a block's agents."""
-        x = self.obs_encoders[block.name](block.join_obs(obs))
+    def _block_input(self, block: Block, x: Tensor, extra: list[Tensor]) -> Tensor:
+        """Encoded observations, `extra` inputs [.., n, D] and one-hot ids of a block's agents."""
         parts = [x, *extra]
         if self.obs_agent_id:
             parts.append(torch.eye(block.n, device=x.device).expand(*x.shape[:-1], block.n))
@@ -118,11 +129,14 @@ class SoftCritic(nn.Module):
         self.blocks = team_blocks(team, config.share_params)
         self.central_encoder = CentralEncoder(team, inputs, generator)
         self.obs_encoders, self.histories, self.heads = ModulesByName(), ModulesByName(), ModulesByName()
+        self.obs_network = observation_network(team, config, generator)
         for block in self.blocks:
-            sets, network = config.parameter_sets(block.n), config.of_role(block.name)
-            encoder = build_encoder(block.roles[0].observation_space, sets, generator)
-            features = encoder.features + self.central_encoder.features + (block.n if config.obs_agent_id else 0)
-            self.obs_encoders[block.name] = encoder
+            sets, network = config.parameter_sets(block.n), config.of_rows(block.name)
+            obs_size = config.hidden_sizes[-1]
+            if self.obs_network is None:
+                self.obs_encoders[block.name] = build_encoder(block.roles[0].observation_space, sets, generator)
+                obs_size = self.obs_encoders[block.name].features
+            features = obs_size + self.central_encoder.features + (block.n if config.obs_agent_id else 0)
             if config.rnn != "none":
                 self.histories[block.name] = AgentNetwork(features, config.rnn_size, network, generator, sets=sets)
                 features = config.rnn_size
@@ -142,9 +156,9 @@ class SoftCritic(nn.Module):
         See `TwinCritic.forward`.
         """
         central = self.central_encoder(obs, state) if self.central_encoder.features else None
-        values = {}
+        values, encoded = {}, self.obs_network and self.obs_network(obs, None, {})[0]
         for block in self.blocks:
-            parts = [self.obs_encoders[block.name](block.join_obs(obs))]
+            parts = [encoded[block.name] if encoded else self.obs_encoders[block.name](block.join_obs(obs))]
             lead = parts[0].shape[:-1]
             if central is not None:
                 parts.append(central.unsqueeze(-2).expand(*lead, -1))

@@ -13,6 +13,21 @@ Init = Literal["orthogonal", "xavier"]
 RNNKind = Literal["none", "gru", "lstm"]
 ShareParams = Literal["role", "all", "none"]
 NetworkPart = Literal["actor", "critic", "q"]
+BodyKind = Literal["attention", "graph", "commnet", "tarmac"]
+Edges = Literal["full", "radius", "given"]
+View = Literal["none", "team", "entities"]
+
+BODY_SUMMARIES: dict[str, str] = {
+    "mlp": "hidden layers that read an agent's own observation",
+    "attention": "attention over the entities that an agent observes: one policy for any number of agents and objects",
+    "graph": "graph attention over neighbors, by distance or as the environment declares (Velickovic et al. 2018)",
+    "commnet": "the mean of the others' features as a message (Sukhbaatar et al. 2016)",
+    "tarmac": "targeted messages: attention over what others send (Das et al. 2019)",
+}
+"""Networks of Coterie in a few words each."""
+
+MESSAGE_BODIES = ("graph", "commnet", "tarmac")
+"""Bodies by which an agent reads what others observe, so that acting needs a channel between them."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +38,13 @@ class ModuleFactory:
         name: Its name, `package.module:factory`.
         setting: Key of the setting that names it, for error messages.
         make: The factory.
+        sees_team: True if its modules read all agents of a team at once.
     """
 
     name: str
     setting: str
     make: Callable[..., Any]
+    sees_team: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,7 +62,15 @@ class NetworkConfig:
         obs_agent_id: Append the agent's one-hot id to the input.
         obs_last_action: Append the agent's last action to the input of a policy.
         normalize_obs: Normalize the observations that a policy reads by their running mean and standard deviation.
-        body: A user's factory of modules in place of the hidden layers; None for hidden layers.
+        body: A body that sees entities or the team, see `nets/team_bodies.py`, or a user's factory of modules in place
+            of the hidden layers; None for hidden layers.
+        heads: Attention heads of `attention` and `graph`.
+        rounds: Layers of attention, or rounds of messages; None for 1, or 2 of `tarmac`.
+        edges: Agents that hear each other: all (full), those within `radius`, or those that the environment gives.
+        radius: Distance up to which agents hear each other, in the unit of positions.
+        joint: The network is a critic that reads the whole team.
+        view: The part of a `TeamView` that the learner's networks read: none, its agents and edges (team), or also the
+            entities that agents observe.
         part: Use of the network: actor, critic, or Q-network.
         role: Role whose agents read the network; None if it reads the whole team.
     """
@@ -60,9 +85,32 @@ class NetworkConfig:
     obs_agent_id: bool = False
     obs_last_action: bool = False
     normalize_obs: bool = False
-    body: ModuleFactory | None = None
+    body: ModuleFactory | BodyKind | None = None
+    heads: int = 4
+    rounds: int | None = None
+    edges: Edges = "full"
+    radius: float | None = None
+    joint: bool = False
+    view: View = "none"
     part: NetworkPart = "actor"
     role: str | None = None
+
+    @property
+    def reads_entities(self) -> bool:
+        """True if networks read observations as entities."""
+        return self.body == "attention"
+
+    @property
+    def sees_team(self) -> bool:
+        """True if the features of an agent depend on the observations of others."""
+        if isinstance(self.body, ModuleFactory):
+            return self.body.sees_team
+        return self.body in MESSAGE_BODIES or (self.reads_entities and self.joint)
+
+    @property
+    def reads_view(self) -> bool:
+        """True if networks read a `TeamView` besides observations."""
+        return self.reads_entities or self.sees_team
 
     def parameter_sets(self, agents: int) -> int | None:
         """Returns the number of parameter sets of a network: one per agent, or None for one that all share."""
@@ -71,6 +119,12 @@ class NetworkConfig:
     def of_role(self, role: str) -> NetworkConfig:
         """Returns the settings of a network that the agents of a role read."""
         return replace(self, role=role)
+
+    def of_rows(self, role: str) -> NetworkConfig:
+        """Returns the settings of a role's network that reads encoded observations, for which a body that reads a view
+        has no use.
+        """
+        return replace(self, role=role, body=None if self.reads_view else self.body)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ A *block* is the set of consecutive roles that one network reads: a single role,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, TypeVar
@@ -16,14 +16,18 @@ from torch import Tensor, nn
 
 from coterie.core.specs import ActionSpec, RoleSpec, TeamSpec
 from coterie.core.tree import Tree, tree_map
-from coterie.core.types import Action, HiddenState
+from coterie.core.types import Action, HiddenState, Rollout
+from coterie.functional.returns import present_agents
 from coterie.functional.statistics import Moments, Reduction, initial_moments, mean_and_std, update_moments
 from coterie.nets.by_name import ModulesByName
-from coterie.nets.config import CentralInputs, NetworkConfig, ShareParams
+from coterie.nets.config import CentralInputs, ModuleFactory, NetworkConfig, ShareParams
 from coterie.nets.encoders import build_encoder, can_share_network, concatenate_observations
+from coterie.nets.entities import EntityBody, EntityNetwork, require_entities
 from coterie.nets.layers import Linear
 from coterie.nets.recurrent import build_rnn, unroll, zero_hidden_state
-from coterie.nets.user_body import build_body
+from coterie.nets.team_bodies import TeamBody, build_team_body
+from coterie.nets.team_view import VIEW, TeamView
+from coterie.nets.user_body import UserTeamBody, build_body
 
 R = TypeVar("R")
 
@@ -183,8 +187,121 @@ class BlockNetwork(nn.Module):
         return self.network(x if len(parts) == 1 else torch.cat(parts, -1), first, hidden_state)
 
 
+class BlockInputs(nn.Module):
+    """What a body that sees the team reads of the agents of one block: observations [.., n, ..] to [.., n, features].
+
+    These are the encoded observation, further inputs and the agent's id; with `attention`, the features of the agent
+    among the entities that it observes.
+    """
+
+    def __init__(self, block: Block, config: NetworkConfig, generator: torch.Generator, *, extra_size: int):
+        super().__init__()
+        ids = torch.eye(block.n) if config.obs_agent_id and block.n > 1 else None
+        self.register_buffer("ids", ids, persistent=False)
+        extra_size += 0 if ids is None else block.n
+        self.entities = None
+        if config.reads_entities:
+            self.entities = EntityBody(require_entities(block.roles), extra_size, config, generator)
+            self.features = self.entities.features
+        else:
+            self.encoder = build_encoder(block.roles[0].observation_space, None, generator)
+            self.features = self.encoder.features + extra_size
+
+    def forward(self, obs: Tree, extra: Tensor | None, present: Tensor | None) -> Tensor:
+        x = obs if self.entities is not None else self.encoder(obs)
+        lead = x.shape[:-1]
+        parts = [] if extra is None else [extra]
+        if self.ids is not None:
+            parts.append(self.ids.expand(*lead, -1))  # pyright: ignore[reportCallIssue]
+        if self.entities is None:
+            return torch.cat([x, *parts], -1) if parts else x
+        more = torch.cat(parts, -1).flatten(0, -2) if parts else None
+        tokens = self.entities(x.flatten(0, -2), more, None if present is None else present.flatten(0, -2))
+        return tokens[:, 0].unflatten(0, lead)
+
+
+class Readout(nn.Module):
+    """Recurrent layer if `config.rnn` asks for one, and linear head of a block's agents: [.., n, F] to [.., n, out]."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        config: NetworkConfig,
+        generator: torch.Generator,
+        *,
+        head_gain: float = 1.0,
+    ):
+        super().__init__()
+        self.rnn, features = None, in_features
+        if config.rnn != "none":
+            self.rnn = build_rnn(config.rnn, features, config.rnn_size, None, generator=generator)
+            features = config.rnn_size
+        self.head = Linear(features, out_features, gain=head_gain, generator=generator, init=config.init)
+
+    def forward(self, x: Tensor, first: Tensor | None, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
+        """Returns [.., n, out] and the next hidden state; arguments as in `AgentNetwork`."""
+        h = x.flatten(0, -2)
+        if self.rnn is not None:
+            assert first is not None
+            h, hidden_state = unroll(self.rnn, h, first, hidden_state)
+        return self.head(h).unflatten(0, x.shape[:-1]), hidden_state
+
+
+class MessageLayers(nn.Module):
+    """A body that sees the team, and what it reads of every block's agents: [.., n, F] by block.
+
+    Blocks with inputs of different sizes have a linear layer each, to the units of the first hidden layer.
+    """
+
+    def __init__(
+        self,
+        blocks: tuple[Block, ...],
+        config: NetworkConfig,
+        generator: torch.Generator,
+        *,
+        extra_sizes: dict[str, int] | None,
+    ):
+        super().__init__()
+        self.blocks = blocks
+        inputs = {
+            block.name: BlockInputs(block, config, generator, extra_size=extra_sizes[block.name] if extra_sizes else 0)
+            for block in blocks
+        }
+        self.inputs, self.entries = ModulesByName(inputs), ModulesByName()
+        size = inputs[blocks[0].name].features
+        if len(blocks) > 1 and not config.reads_entities:
+            size = config.hidden_sizes[0]
+            for name, part in inputs.items():
+                self.entries[name] = Linear(part.features, size, gain=1.0, generator=generator, init=config.init)
+        self.body: TeamBody | UserTeamBody
+        if isinstance(config.body, ModuleFactory):
+            self.body = UserTeamBody(size, config, config.body, generator)
+        else:
+            self.body = build_team_body(size, config, generator)
+        self.features = self.body.features
+
+    def forward(self, obs: dict[str, Tree], extra: dict[str, Tensor] | None) -> dict[str, Tensor]:
+        view: TeamView = obs[VIEW]
+        parts = []
+        for block, read in zip(self.blocks, self.inputs.values(), strict=True):
+            block_extra = None if extra is None else extra[block.name]
+            x = read(block.join_obs(obs), block_extra, view.present.get(block.name))
+            if block.name in self.entries:
+                x = self.entries[block.name](x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+            parts.append(x)
+        x = parts[0] if len(parts) == 1 else torch.cat(parts, -2)
+        lead = x.shape[:-2]
+        edges = None if view.edges is None else view.edges.flatten(0, -3)
+        features = self.body(x.flatten(0, -3), view.alive.flatten(0, -2), edges).unflatten(0, lead)
+        return {block.name: features[..., block.start : block.stop, :] for block in self.blocks}
+
+
 class TeamNetwork(nn.Module):
     """A network for every agent of a team: observations by role [.., n, ..] in, [.., n, out] by block out.
+
+    With a body that sees the team, blocks have inputs and heads of their own, and the body is one for all agents. Such
+    networks, and those that read entities, also read the `TeamView` that observations contain under `VIEW`.
 
     Args:
         team: The team.
@@ -208,12 +325,20 @@ class TeamNetwork(nn.Module):
         super().__init__()
         self.blocks = team_blocks(team, config.share_params)
         self.config, self.num_agents = config, team.n
-        networks = {}
+        self.messages = None
+        if config.sees_team:
+            self.messages = MessageLayers(self.blocks, config, generator, extra_sizes=extra_sizes)
+        networks: dict[str, BlockNetwork | EntityNetwork | Readout] = {}
         for block in self.blocks:
-            extra_size = 0 if extra_sizes is None else extra_sizes[block.name]
-            networks[block.name] = BlockNetwork(
-                block, outputs[block.name], config, generator, head_gain=head_gain, extra_size=extra_size
-            )
+            extra_size, out_features = 0 if extra_sizes is None else extra_sizes[block.name], outputs[block.name]
+            options = {"head_gain": head_gain, "extra_size": extra_size}
+            if self.messages is not None:
+                features = self.messages.features
+                networks[block.name] = Readout(features, out_features, config, generator, head_gain=head_gain)
+            elif config.reads_entities:
+                networks[block.name] = EntityNetwork(block.roles, block.n, out_features, config, generator, **options)
+            else:
+                networks[block.name] = BlockNetwork(block, out_features, config, generator, **options)
         self.networks = ModulesByName(networks)
 
     def initial_hidden_state(self, num_envs: int, device: torch.device) -> HiddenState:
@@ -233,12 +358,49 @@ class TeamNetwork(nn.Module):
         [M, N]; `hidden_state` is [M, N, H] by name. `extra` holds further inputs by block [.., n, E].
         """
         outputs, hidden_states = {}, []
+        features = None if self.messages is None else self.messages(obs, extra)
         for block, network in zip(self.blocks, self.networks.values(), strict=True):
             block_extra = None if extra is None else extra[block.name]
             block_first, block_state = slice_agents(block, first, hidden_state)
-            outputs[block.name], block_state = network(block.join_obs(obs), block_first, block_state, block_extra)
+            if features is not None:
+                outputs[block.name], block_state = network(features[block.name], block_first, block_state)
+            elif self.config.reads_entities:
+                present = obs[VIEW].present.get(block.name)
+                outputs[block.name], block_state = network(
+                    block.join_obs(obs), block_first, block_state, block_extra, present
+                )
+            else:
+                outputs[block.name], block_state = network(block.join_obs(obs), block_first, block_state, block_extra)
             hidden_states.append(block_state)
         return outputs, join_hidden_states(hidden_states)
+
+
+def observation_network(team: TeamSpec, config: NetworkConfig, generator: torch.Generator) -> TeamNetwork | None:
+    """Returns a network that encodes observations for critics that also read actions, so that no agent reads actions
+    from messages; None if `config` has no body that reads a `TeamView`. It has no recurrent layer.
+    """
+    if not config.reads_view:
+        return None
+    outputs = {block.name: config.hidden_sizes[-1] for block in team_blocks(team, config.share_params)}
+    return TeamNetwork(team, outputs, replace(config, rnn="none", obs_agent_id=False, part="critic"), generator)
+
+
+class PooledTeam(nn.Module):
+    """Input of a centralized network [.., D]: the mean of the features of agents that are alive, and a state.
+
+    It replaces `CentralEncoder` for bodies that see the team. Source: Nayak et al. 2023 (InforMARL), section 3.
+    """
+
+    def __init__(self, network: TeamNetwork, state_size: int):
+        super().__init__()
+        self.network = network
+        self.features = network.config.hidden_sizes[-1] + state_size
+
+    def forward(self, obs: dict[str, Tree], state: Tensor | None) -> Tensor:
+        features = join_blocks(self.network(obs, None, {})[0], self.network.blocks, -2)
+        alive = obs[VIEW].alive.unsqueeze(-1)
+        mean = torch.where(alive, features, 0.0).sum(-2) / alive.sum(-2).clamp(min=1)
+        return mean if state is None else torch.cat([mean, state], -1)
 
 
 class CentralEncoder(nn.Module):
@@ -324,28 +486,49 @@ class RunningScale(nn.Module):
         return ((x - self.get_buffer("mean")) / self.get_buffer("std")).clamp(-self._clip, self._clip)
 
 
+ReadView = Callable[[dict[str, Tree], Tensor | None], TeamView]
+"""Returns the view of observations by role [.., n, ..], with `alive` [.., N] bool or None."""
+
+
 class ObservationNormalizer:
     """Normalizes vector observations by their running mean and standard deviation and clips them to [-clip, clip].
 
     Blocks have statistics of their own; images, and observations of roles in no block, are left unchanged.
 
+    Args:
+        blocks: The blocks whose observations are normalized.
+        device: Device of the statistics.
+        clip: Largest absolute value.
+        view: Reads what networks that see the team need besides observations, see `ViewReader`; None if there are none.
+
     Attributes:
         scales: The scale of each block, whose buffers normalization reads.
     """
 
-    def __init__(self, blocks: tuple[Block, ...], device: torch.device, clip: float = 10.0):
+    def __init__(
+        self, blocks: tuple[Block, ...], device: torch.device, clip: float = 10.0, *, view: ReadView | None = None
+    ):
+        self._view = view
         self._blocks = tuple(block for block in blocks if len(obs_shape(block)) == 1)
         self._device, sizes = device, {block.name: obs_shape(block)[0] for block in self._blocks}
         self._moments: dict[str, Moments] = {name: initial_moments(size, device) for name, size in sizes.items()}
         self.scales = ModulesByName({name: RunningScale(size, device, clip) for name, size in sizes.items()})
 
-    def __call__(self, obs: dict[str, Tree]) -> dict[str, Tree]:
-        """Returns normalized observations by role [.., n, D]."""
+    def __call__(self, obs: dict[str, Tree], alive: Tensor | None = None) -> dict[str, Tree]:
+        """Returns observations by role [.., n, D] as networks read them: normalized, and for networks that see the team
+        with a `TeamView`, which needs `alive` [.., N] bool if agents can die.
+        """
         normalized = dict(obs)
+        if self._view is not None:
+            normalized[VIEW] = self._view(obs, alive)
         for block, scale in zip(self._blocks, self.scales.values(), strict=True):
             for role in block.roles:
                 normalized[role.name] = scale(obs[role.name])
         return normalized
+
+    def of_rollout(self, rollout: Rollout) -> dict[str, Tree]:
+        """Returns the observations of a rollout [T + 1, B, n, D] as networks read them."""
+        return self(rollout.obs, None if self._view is None else present_agents(rollout))
 
     def update(self, obs: dict[str, Tree], valid: Tensor, reduction: Reduction | None = None) -> None:
         """Adds observations by role [.., n, D] to the statistics where `valid` [.., N] is True."""
@@ -365,8 +548,7 @@ class ObservationNormalizer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._moments = {
-            block.name: {key: value.to(self._device) for key, value in state[block.name].items()}
-            for block in self._blocks
+            name: {key: value.to(self._device) for key, value in state[name].items()} for name in self._moments
         }
         self._set_scales()
 

@@ -44,7 +44,7 @@ def build_body(
     Raises:
         UserError: If the user's module cannot be created, or has another interface.
     """
-    if config.body is None:
+    if not isinstance(config.body, ModuleFactory):
         return MLP(in_features, config, generator, sets)
     return UserBody(in_features, config, config.body, generator, sets=sets)
 
@@ -108,6 +108,60 @@ class UserBody(nn.Module):
             raise UserCodeError.of(place_of(self._factory), "forward", error) from error
         features = out[0] if self._sets is None else torch.stack(out)
         return features if head is None else head(features)
+
+
+class UserTeamBody(nn.Module):
+    """A user's module that sees the team, with the interface of `nets/team_bodies.py`.
+
+    Its forward is called as `forward(x, alive)` with x [B, N, in] and alive [B, N] bool, and with `edges` [B, N, N]
+    bool or None if it has a parameter of this name. It returns [B, N, features].
+
+    Raises:
+        UserError: If the module cannot be created, or has another interface.
+    """
+
+    def __init__(self, in_features: int, config: NetworkConfig, factory: ModuleFactory, generator: torch.Generator):
+        super().__init__()
+        self._factory = factory
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+            shapes = "[B, agents, input_size] to [B, agents, features]"
+            options = {"role": None, "part": config.part}
+            self.part = make_module(factory, {"input_size": in_features}, options, shapes)
+            self._reads_edges = "edges" in inspect.signature(self.part.forward).parameters
+            self.features = self._probe(in_features)
+
+    def _probe(self, in_features: int) -> int:
+        """Returns the number of features of the module's output. UserError for another shape or type."""
+        x, alive = torch.zeros(2, _PROBE_ROWS, in_features), torch.ones(2, _PROBE_ROWS, dtype=torch.bool)
+        given = f"an input of shape {list(x.shape)} and alive of shape {list(alive.shape)}"
+        try:
+            with torch.no_grad():
+                out = self._call(x, alive, None)
+        except ReportedError:
+            raise
+        except Exception as error:
+            raise UserError(f"{place_of(self._factory)} failed in forward on {given}: {one_line(error)}.") from error
+        where = code_location(self.part, self._factory)
+        if not isinstance(out, Tensor) or out.ndim != 3 or out.shape[:2] != x.shape[:2] or not out.shape[2]:
+            found = f"shape {list(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
+            raise UserError(
+                f"{place_of(self._factory)} returned {found} for {given}{where}: expected [2, {_PROBE_ROWS}, "
+                "features]. Return one row of features per agent."
+            )
+        require_float32(self._factory, self.part, out)
+        return out.shape[2]
+
+    def _call(self, x: Tensor, alive: Tensor, edges: Tensor | None) -> Any:
+        return self.part(x, alive, edges=edges) if self._reads_edges else self.part(x, alive)
+
+    def forward(self, x: Tensor, alive: Tensor, edges: Tensor | None) -> Tensor:
+        try:
+            return self._call(x, alive, edges)
+        except ReportedError:
+            raise
+        except Exception as error:
+            raise UserCodeError.of(place_of(self._factory), "forward", error) from error
 
 
 def make_module(factory: ModuleFactory, sizes: dict[str, int], options: dict[str, Any], maps: str) -> nn.Module:

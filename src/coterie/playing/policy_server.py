@@ -30,6 +30,7 @@ from starlette.websockets import WebSocket
 
 from coterie.core import strict_json
 from coterie.core.errors import UserError
+from coterie.core.terminal import print_message
 from coterie.core.text import shorten
 from coterie.export.portable.player import Player
 from coterie.export.portable.policy_files import PolicyError
@@ -57,6 +58,12 @@ def serve_policy(
         player = Player(export, mode=mode)
     except PolicyError as error:
         raise UserError(str(error)) from error
+    for policy in player.policies:
+        if policy.info.get("centralized"):
+            print_message(
+                f"team {policy.info['team']}: its agents exchange messages, so that each request needs the "
+                "observations of all of them"
+            )
     if token is None and host not in LOOPBACK:
         token = secrets.token_urlsafe(16)
     routes = policy_routes(player)

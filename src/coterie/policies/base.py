@@ -27,11 +27,14 @@ class Policy(ABC):
         cuda_graphs: True if `act` can be captured as part of a CUDA graph and, on a CPU, traced: it depends on its
             arguments, on `constants`, and on tensors that are changed in place only, such as those of `networks`,
             neither reads tensors on the host nor copies any to the device, and takes the same branches in all calls.
+        communicates: True if an agent's actions depend on the observations of other agents, so that acting needs those
+            of the whole team in one place.
     """
 
     team: TeamSpec
     networks: tuple[nn.Module, ...] = ()
     cuda_graphs: bool = False
+    communicates: bool = False
 
     @property
     def constants(self) -> Hashable:

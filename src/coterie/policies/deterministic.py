@@ -96,7 +96,7 @@ class DeterministicPolicy(NetworkPolicy):
     def act(
         self, timestep: Timestep, hidden_state: HiddenState, noise: Tree, mode: Mode
     ) -> tuple[dict[str, Action], HiddenState, dict[str, Tensor]]:
-        obs = self.obs_normalizer(timestep.obs)
+        obs = self.obs_normalizer(timestep.obs, timestep.alive)
         outputs, next_state = self.net(obs, timestep.first, self.network_state(hidden_state))
         explores, ou_state, ou_parts = mode == "explore", hidden_state.get(_OU_STATE), []
         actions = {}
@@ -138,7 +138,7 @@ class DeterministicPolicy(NetworkPolicy):
     def action_distribution(
         self, timestep: Timestep, hidden_state: HiddenState, mode: Mode
     ) -> dict[str, ActionDistribution]:
-        obs = self.obs_normalizer(timestep.obs)
+        obs = self.obs_normalizer(timestep.obs, timestep.alive)
         outputs, _ = self.net(obs, timestep.first, self.network_state(hidden_state))
         distributions: dict[str, ActionDistribution] = {}
         for block in self.blocks:

@@ -113,7 +113,8 @@ class EpsilonGreedyPolicy(NetworkPolicy):
         if self.reads_last_action:
             last = torch.where(timestep.first.unsqueeze(-1), 0.0, hidden_state[_LAST])
             extra = join_by_block(unpad_by_role(self.team, last), self.blocks)
-        return self.net(self.obs_normalizer(timestep.obs), timestep.first, self.network_state(hidden_state), extra)
+        obs = self.obs_normalizer(timestep.obs, timestep.alive)
+        return self.net(obs, timestep.first, self.network_state(hidden_state), extra)
 
     def _noise_of(self, block: Block, noise: Tensor) -> Tensor:
         """The block's part of the noise [B, N, 1 + A]."""
@@ -132,7 +133,12 @@ class EpsilonGreedyPolicy(NetworkPolicy):
     # ----------------------------------------------------------------------------------------------------- learning
 
     def network_inputs(
-        self, obs: dict[str, Tree], action: dict[str, Action], first: Tensor, hidden_state: HiddenState
+        self,
+        obs: dict[str, Tree],
+        action: dict[str, Action],
+        first: Tensor,
+        hidden_state: HiddenState,
+        alive: Tensor | None = None,
     ) -> tuple[dict[str, Tree], Tensor | None, HiddenState, dict[str, Tensor] | None]:
         """Returns the network's arguments for sequences [R, B, ..] with actions at all but the last timestep.
 
@@ -141,13 +147,14 @@ class EpsilonGreedyPolicy(NetworkPolicy):
             action: By role [R - 1, B, n, ..].
             first: [R, B, N] bool.
             hidden_state: The policy's hidden state before the first timestep.
+            alive: [R, B, N] bool; None: all are alive.
         """
         network_state = self.network_state(hidden_state)
         extra = None
         if self.reads_last_action:
             before = unpad_by_role(self.team, hidden_state[_LAST])
             extra = join_by_block(last_actions(self._joint.encode(action), first, before), self.blocks)
-        return self.obs_normalizer(obs), first if network_state else None, network_state, extra
+        return self.obs_normalizer(obs, alive), first if network_state else None, network_state, extra
 
     def encode_last(self, action: dict[str, Action]) -> Tensor:
         """Returns actions by role as the hidden state stores the last ones [.., N, A]."""
@@ -157,7 +164,7 @@ class EpsilonGreedyPolicy(NetworkPolicy):
         hidden_state = self.net.initial_hidden_state(batch.valid.shape[1], self.device)
         if self.reads_last_action:
             hidden_state[_LAST] = self.encode_last(batch.last_action)
-        q, _ = self.net(*self.network_inputs(batch.obs, batch.action, batch.first, hidden_state))
+        q, _ = self.net(*self.network_inputs(batch.obs, batch.action, batch.first, hidden_state, batch.valid))
         losses, matches = {}, {}
         for block in self.blocks:
             mask, demonstrated = block.join_masks(batch.action_mask), block.join_actions(batch.action)

@@ -119,7 +119,7 @@ class EpsilonSoftPolicy(StochasticPolicy):
         last = None
         if self.reads_last_action:
             last = unpad_by_role(self.team, hidden_state[_LAST].masked_fill(timestep.first.unsqueeze(-1), 0.0))
-        obs = self.obs_normalizer(timestep.obs)
+        obs = self.obs_normalizer(timestep.obs, timestep.alive)
         return self.net(obs, timestep.first, self.network_state(hidden_state), self._extra(last))
 
     def _acting_params(

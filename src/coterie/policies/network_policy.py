@@ -14,6 +14,7 @@ from coterie.core.tree import Tree, register_pytree
 from coterie.core.types import Action, HiddenState
 from coterie.nets.config import NetworkConfig
 from coterie.nets.team import ObservationNormalizer, TeamNetwork
+from coterie.nets.view_reader import EntityNormalizer, ViewReader
 from coterie.policies.base import InspectablePolicy
 
 
@@ -54,6 +55,9 @@ class NetworkPolicy(InspectablePolicy):
         net: Maps observations to the parameters of actions.
         device: Where the networks are stored.
         module: The module that contains `net` and further parameters; by default `net` itself.
+
+    Attributes:
+        reads_entities: True if the networks read observations as entities, of any number.
     """
 
     own_state: ClassVar[tuple[str, ...]] = ()
@@ -73,8 +77,11 @@ class NetworkPolicy(InspectablePolicy):
     ):
         self.team, self.device, self.net, self.blocks = team, device, net, net.blocks
         module = (net if module is None else module).to(device)
-        self.obs_normalizer = ObservationNormalizer(self.blocks if config.normalize_obs else (), device)
+        view = None if config.view == "none" else ViewReader(team, self.blocks, config)
+        normalizer = EntityNormalizer if config.reads_entities else ObservationNormalizer
+        self.obs_normalizer = normalizer(self.blocks if config.normalize_obs else (), device, view=view)
         """Observations pass through it before the networks read them."""
+        self.communicates, self.reads_entities = config.sees_team, config.reads_entities
         self.networks = (module, self.obs_normalizer.scales)
 
     def initial_hidden_state(self, num_envs: int) -> HiddenState:
@@ -96,7 +103,8 @@ class NetworkPolicy(InspectablePolicy):
     ) -> dict[str, Tensor]:
         """Outputs of the network by block on demonstrations; `extra` as in `TeamNetwork`."""
         hidden_state = self.net.initial_hidden_state(batch.valid.shape[1], self.device)
-        return self.net(self.obs_normalizer(batch.obs), batch.first if hidden_state else None, hidden_state, extra)[0]
+        obs = self.obs_normalizer(batch.obs, batch.valid)
+        return self.net(obs, batch.first if hidden_state else None, hidden_state, extra)[0]
 
     def state_dict(self) -> dict[str, Any]:
         return {self.network_key: self.networks[0].state_dict(), "moments": self.obs_normalizer.state_dict()}

@@ -68,7 +68,7 @@ class RemappedPolicy(InspectablePolicy):
         if mismatch is not None:
             raise UserError(f"team '{team.name}' cannot act as team '{policy.team.name}' does: {mismatch}")
         self.team, self.inner, self.networks = team, policy, policy.networks
-        self.cuda_graphs = policy.cuda_graphs
+        self.cuda_graphs, self.communicates = policy.cuda_graphs, policy.communicates
         self.mode: Mode = mode
         pairs = matched_roles(team, policy.team)
         self._names = [(own.name, its.name) for own, its in pairs]

@@ -49,7 +49,8 @@ class SquashedPolicy(NetworkPolicy):
     def act(
         self, timestep: Timestep, hidden_state: HiddenState, noise: Tree, mode: Mode
     ) -> tuple[dict[str, Action], HiddenState, dict[str, Tensor]]:
-        outputs, hidden_state = self.net(self.obs_normalizer(timestep.obs), timestep.first, hidden_state)
+        obs = self.obs_normalizer(timestep.obs, timestep.alive)
+        outputs, hidden_state = self.net(obs, timestep.first, hidden_state)
         actions: dict[str, Action] = {}
         for block in self.blocks:
             mask = block.join_masks(timestep.action_mask)
@@ -64,7 +65,8 @@ class SquashedPolicy(NetworkPolicy):
     def action_distribution(
         self, timestep: Timestep, hidden_state: HiddenState, mode: Mode
     ) -> dict[str, ActionDistribution]:
-        outputs, _ = self.net(self.obs_normalizer(timestep.obs), timestep.first, hidden_state)
+        obs = self.obs_normalizer(timestep.obs, timestep.alive)
+        outputs, _ = self.net(obs, timestep.first, hidden_state)
         distributions: dict[str, ActionDistribution] = {}
         for block in self.blocks:
             spec, params, probability, mean = block.action_spec, outputs[block.name], None, None

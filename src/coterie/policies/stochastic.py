@@ -88,7 +88,7 @@ class StochasticPolicy(NetworkPolicy):
 
     def _forward(self, timestep: Timestep, hidden_state: HiddenState) -> tuple[dict[str, Tensor], HiddenState]:
         """Outputs of the network by block at a timestep, and its next hidden state."""
-        return self.net(self.obs_normalizer(timestep.obs), timestep.first, hidden_state)
+        return self.net(self.obs_normalizer(timestep.obs, timestep.alive), timestep.first, hidden_state)
 
     def _acting_params(
         self, block: Block, output: Tensor, mask: Tensor | None, mode: Mode

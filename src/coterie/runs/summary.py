@@ -104,6 +104,8 @@ class Summary:
     """
     warnings: tuple[str, ...] = ()
     """Problems that did not stop the run, one line each."""
+    notes: tuple[str, ...] = ()
+    """Facts about the teams, one line each, such as that execution is centralized."""
     findings: tuple[str, ...] = ()
     """Findings of high severity on the run, one line each, the worst first."""
 
@@ -151,7 +153,7 @@ class Summary:
         comparisons = [*self.comparisons, *self._ratings()]
         for block in (
             [Text(printable(line), style="yellow") for line in (*self.warnings, *self.findings)],
-            [Text(printable(line)) for line in comparisons],
+            [Text(printable(line)) for line in (*comparisons, *self.notes)],
             _pairs([(name, str(path)) for name, path in self.files], "dim"),
             _pairs(self.next_commands, "cyan"),
         ):
@@ -179,7 +181,7 @@ class Summary:
                 element("p", element("b", self._headline())),
                 table([*columns, ""], shown) if shown else None,
                 paragraphs([RETURN_CONVENTION]) if shown else None,
-                paragraphs((*self.warnings, *self.findings, *self.comparisons, *self._ratings())),
+                paragraphs((*self.warnings, *self.findings, *self.comparisons, *self._ratings(), *self.notes)),
                 paragraphs([join(("run: ", element("code", self.run)))]),
             )
         )

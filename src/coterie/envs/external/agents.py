@@ -15,7 +15,7 @@ from pydantic import Field
 
 from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.errors import UserError, listed, message_of, nearest
-from coterie.core.specs import ActionSpec, RoleSpec
+from coterie.core.specs import ActionSpec, RoleSpec, declared_parts
 from coterie.envs.external.aec import with_waiting
 from coterie.envs.external.grouping import Grouping, Setting, group_roles
 from coterie.envs.external.mask_sources import (
@@ -309,7 +309,8 @@ def _part(role: RoleSpec, turns: bool) -> Part:
         ActionSpec.of(acting)
     except TypeError as error:
         raise UserError(f"role {role.name}: {error}") from error
-    adapted = replace(role, observation_space=observer.space, action_space=acting, native=observer.native)
+    parts = declared_parts(without_mask(observes), acting, role.name)
+    adapted = replace(role, observation_space=observer.space, action_space=acting, native=observer.native, parts=parts)
     return Part(adapted, observes, acts, observer=observer, turns=turns)
 
 

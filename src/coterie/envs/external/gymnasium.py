@@ -31,7 +31,7 @@ from coterie.config.user_code import require_importable
 from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
 from coterie.core.installation import install_extra
-from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec
+from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec, declared_parts
 from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.agents import Choices, Part
 from coterie.envs.external.base_adapter import Adapter
@@ -168,6 +168,7 @@ def single_layout(name: str, env: gymnasium.Env, limit: int | None) -> SingleLay
             observation_space=observer.space,
             action_space=acts,
             native=observer.native,
+            parts=declared_parts(without_mask(observes) if reads else observes, acts, ROLE),
         )
         exact = _saved_attributes(env) is not None
         keys = observes.spaces if isinstance(observes, spaces.Dict) else ()

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from coterie.core.errors import UserError, message_of, one_line
 from coterie.core.seeds import seed_of
-from coterie.core.specs import EnvSpec, RoleSpec
+from coterie.core.specs import EnvSpec, RoleSpec, declared_parts
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.vector import VectorEnv, close_env
 from coterie.envs.external.agents import Part
@@ -181,6 +181,7 @@ class GymnasiumBatch(VectorEnv):
             observation_space=self._observer.space,
             action_space=acts,
             native=self._observer.native,
+            parts=declared_parts(shown, acts, ROLE),
         )
         part = Part(role, observes, acts, observer=Observer(shown), turns=False)
         self._extract = part.extract_observation() if in_observation else None

@@ -18,7 +18,7 @@ from PIL import Image
 from coterie.config.wrappers import WrappersConfig
 from coterie.core.errors import UserError
 from coterie.core.seeds import seed_of
-from coterie.core.specs import may_be_channels_first
+from coterie.core.specs import ObservationParts, may_be_channels_first
 from coterie.envs.external.hosting.instance import EnvBuffers, Instance, Layout, Wrapper
 from coterie.envs.external.hosting.numpy_state import as_tensor, from_tensor, rng_state, set_rng_state
 from coterie.envs.external.spaces import Observer
@@ -245,7 +245,12 @@ def with_sensor_spaces(layout: Layout, change: Callable[[spaces.Box], spaces.Box
             for sensor in native[role] or observer.native
         )
     roles = tuple(
-        replace(role, observation_space=observers[role.name].space, native=native[role.name])
+        replace(
+            role,
+            observation_space=observers[role.name].space,
+            native=native[role.name],
+            parts=role.parts if observers[role.name].space == role.observation_space else ObservationParts(),
+        )
         for role in layout.spec.roles
     )
     return replace(layout, spec=replace(layout.spec, roles=roles), observers=observers)

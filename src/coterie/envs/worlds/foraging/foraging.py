@@ -26,7 +26,7 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from torch import Tensor
 
-from coterie.core.specs import EnvSpec, RoleSpec
+from coterie.core.specs import Entities, EnvSpec, ObservationParts, RoleSpec
 from coterie.core.types import Action
 from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.foraging import find, settings
@@ -101,6 +101,20 @@ def entity_lists(state: State, view: View) -> Tensor:
     if not view.with_levels:
         players = players[:, :, :2]
     return torch.cat((foods.flatten(1, 2), players.flatten(1, 2)), 1).permute(2, 0, 1).contiguous()
+
+
+def entity_parts(foods: int, view: View) -> ObservationParts:
+    """Returns the parts of observations that are lists, with room for `foods` food items."""
+    absent = (-1.0, -1.0, 0.0)
+    size, first = 3 if view.with_levels else 2, 3 * foods
+    return ObservationParts(
+        (
+            Entities.rows("own", (first, size)),
+            Entities.rows("object", (0, 3), count=foods, absent=absent),
+            Entities.rows("ally", (first + size, size), count=view.players - 1, absent=absent[:size]),
+        ),
+        position=(first, first + 1) if view.is_full else (),  # else it is relative to what is in sight
+    )
 
 
 def whole_field(state: State) -> Tensor:
@@ -277,6 +291,7 @@ class Foraging(World):
             _observation_space(config, self.view),
             action_space=spaces.Discrete(len(ACTIONS)),
             choice_names=(ACTIONS,),
+            parts=ObservationParts() if config.grid_observation else entity_parts(config.foods, self.view),
         )
         self.spec = EnvSpec(
             name,

@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.core.device_constants import constant
+from coterie.core.specs import Entities, ObservationParts
 from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.particle.particle_world import DiscOverrides, ParticleConfig, ParticleWorld
 from coterie.envs.worlds.particle.physics import Body
@@ -31,6 +32,20 @@ BALL_SIZE = 0.1
 GOAL_SIZE = 0.3
 """Distance between the centers of ball and goal below which a goal is scored."""
 _BOUNCE = 0.8  # fraction of its speed that the ball keeps at a wall; players stop
+
+
+def _parts(n: int) -> ObservationParts:
+    """Parts of the observation of a player in sides of `n`."""
+    mates, opponents = 12, 12 + 4 * (n - 1)
+    entities = (
+        Entities.rows("own", (0, 4)),
+        Entities.rows("ball", (4, 4)),
+        Entities.rows("their goal", (8, 2)),
+        Entities.rows("own goal", (10, 2)),
+        Entities.rows("ally", (mates, 2), (mates + 2 * (n - 1), 2), count=n - 1),
+        Entities.rows("enemy", (opponents, 2), (opponents + 2 * n, 2), count=n),
+    )
+    return ObservationParts(entities, position=(2, 3))
 
 
 class SimpleBallConfig(ParticleConfig):
@@ -81,7 +96,10 @@ class SimpleBall(ParticleWorld):
                 Body("ball", BALL_SIZE, moves=True, collides=True, mass=0.6, max_speed=2.5, kind="ball", color="dark"),
                 *(Body(f"{side}_goal", GOAL_SIZE, kind="forest", color=color[side]) for side in self._sides),
             ],
-            roles=[Role(side, side, tuple(bodies), mirrored=side == "right") for side, bodies in self._sides.items()],
+            roles=[
+                Role(side, side, tuple(bodies), mirrored=side == "right", parts=_parts(n))
+                for side, bodies in self._sides.items()
+            ],
             measured_pairs={
                 "score": ([self._ball], [self._goals["left"], self._goals["right"]]),
                 "ball": (range(2 * n), [self._ball]),

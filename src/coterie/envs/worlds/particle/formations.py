@@ -14,6 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from coterie.core.specs import Entities, ObservationParts
 from coterie.envs.worlds.particle.particle_world import DiscOverrides, ParticleConfig, ParticleWorld
 from coterie.envs.worlds.particle.physics import Body
 from coterie.envs.worlds.particle.scenario import (
@@ -103,6 +104,12 @@ IN_PLACE = 0.05
 """Distance below which an agent is in place."""
 
 
+def _parts(landmarks: int) -> ObservationParts:
+    """Parts of the observation: own velocity and position, then offsets to landmarks."""
+    entities = Entities.rows("own", (0, 4)), Entities.rows("object", (4, 2), count=landmarks)
+    return ObservationParts(entities, position=(2, 3))
+
+
 class SimpleFormationConfig(ParticleConfig):
     """Settings of particle/simple_formation."""
 
@@ -162,7 +169,7 @@ class SimpleFormation(ParticleWorld):
                 *(Body(f"agent_{i}", moves=True, collides=True, color="blue", kind="agent") for i in self._agents),
                 Body("landmark_0", 0.03),
             ],
-            roles=[Role("agent", "agent", tuple(self._agents))],
+            roles=[Role("agent", "agent", tuple(self._agents), parts=_parts(1))],
             metrics=("in_place",),
         )
         super().__init__(scenario, config, with_state)
@@ -223,7 +230,7 @@ class SimpleLine(ParticleWorld):
                 Body("landmark_0", 0.02),
                 Body("landmark_1", 0.02),
             ],
-            roles=[Role("agent", "agent", tuple(self._agents))],
+            roles=[Role("agent", "agent", tuple(self._agents), parts=_parts(2))],
             metrics=("in_place",),
         )
         super().__init__(scenario, config, with_state)

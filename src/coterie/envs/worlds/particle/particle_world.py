@@ -434,6 +434,7 @@ class ParticleWorld(World):
                     agents=tuple(self.scenario.bodies[i].name for i in role.bodies),
                     observation_space=spaces.Box(-np.inf, np.inf, (obs[role.name].shape[1],), np.float32),
                     action_space=action_space,
+                    parts=role.parts,
                     **action_names(role, moves, self.physics.variant, self._actions),
                 )
             )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.device_constants import constant
+from coterie.core.specs import ObservationParts
 from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.particle.physics import Body, PairDistances, Physics
 from coterie.envs.worlds.world import State
@@ -26,6 +27,7 @@ class Role:
         bodies: indices of the agents' bodies.
         symbols: size of the agents' vocabulary, 0 if they cannot communicate.
         mirrored: swaps the moves to the left and to the right.
+        parts: meaning of parts of the observation.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Role:
     bodies: tuple[int, ...]
     symbols: int = 0
     mirrored: bool = False
+    parts: ObservationParts = field(default_factory=ObservationParts)
 
 
 class NoiseReader:

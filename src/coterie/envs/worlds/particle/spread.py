@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from coterie.core.specs import Entities, ObservationParts
 from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.drawing import PALETTE
 from coterie.envs.worlds.particle.particle_world import DiscOverrides, ParticleConfig, ParticleWorld
@@ -87,7 +88,7 @@ class SimpleSpread(ParticleWorld):
                 ),
                 *(Body(f"landmark_{i}") for i in range(len(self._landmarks))),
             ],
-            roles=[Role("agent", "agent", tuple(self._agents))],
+            roles=[Role("agent", "agent", tuple(self._agents), parts=self._parts())],
             measured_pairs={"cover": (self._agents, self._landmarks)},
             parameters={"local_ratio": Parameter(config.local_ratio, 0, 1, "weight of the agent's own collisions")}
             | (
@@ -109,6 +110,20 @@ class SimpleSpread(ParticleWorld):
             ),
         )
         super().__init__(scenario, config, with_state, config.variant)
+
+    def _parts(self) -> ObservationParts:
+        config, landmarks, teammates = self.config, len(self._landmarks), len(self._agents) - 1
+        seen = config.num_landmark_neighbors or landmarks, config.num_agent_neighbors or teammates
+        absent = [
+            None if limit is None else (0.0, 0.0)
+            for limit in (config.num_landmark_neighbors, config.num_agent_neighbors)
+        ]
+        entities = (
+            Entities.rows("own", (0, 4)),
+            Entities.rows("object", (4, 2), count=seen[0], absent=absent[0]),
+            Entities.rows("ally", (4 + 2 * seen[0], 2), count=seen[1], absent=absent[1]),
+        )
+        return ObservationParts(entities, position=(2, 3))
 
     def initial_parts(self, noise: NoiseReader) -> dict[str, Tensor]:
         return {

@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.core.device_constants import constant
+from coterie.core.specs import Entities, ObservationParts
 from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.particle.particle_world import DiscOverrides, ParticleConfig, ParticleWorld
 from coterie.envs.worlds.particle.physics import Body, Variant
@@ -101,8 +102,8 @@ class SimpleTag(ParticleWorld):
                 ),
             ],
             roles=[
-                Role("adversary", "adversary", tuple(self._pursuers)),
-                Role("agent", "agent", tuple(self._prey)),
+                Role("adversary", "adversary", tuple(self._pursuers), parts=self._parts("enemy", "ally")),
+                Role("agent", "agent", tuple(self._prey), parts=self._parts("ally", "enemy")),
             ],
             measured_pairs={"catch": (self._pursuers, self._prey)},
             parameters={"prey_speed": Parameter(speed, 0.05, 10, "factor on thrust and speed limit of the prey")},
@@ -113,6 +114,27 @@ class SimpleTag(ParticleWorld):
             linear_observations=config.num_agent_neighbors is None and config.num_landmark_neighbors is None,
         )
         super().__init__(scenario, config, with_state, config.variant)
+
+    def _parts(self, prey: str, pursuers: str) -> ObservationParts:
+        """Parts of the observation of agents to which prey and pursuers are entities of these kinds."""
+        config, first, absent = self.config, 4, (0.0, 0.0)
+        limits, counts = (config.num_landmark_neighbors, config.num_agent_neighbors), {"prey": len(self._prey)}
+        counts["pursuers"] = len(self._pursuers)
+        counts["prey" if prey == "ally" else "pursuers"] -= 1  # the agent itself
+        obstacles = limits[0] or len(self._obstacles)
+        entities = [
+            Entities.rows("own", (0, 4)),
+            Entities.rows("object", (first, 2), count=obstacles, absent=None if limits[0] is None else absent),
+        ]
+        start = first + 2 * obstacles
+        if limits[1] is not None:  # the nearest, of both kinds
+            runs = (start, 2), (start + 2 * limits[1], 2)
+            entities.append(Entities.rows("agent", *runs, count=limits[1], absent=absent * 2))
+        else:
+            offset, velocity = start + 2 * counts["pursuers"], start + 2 * sum(counts.values())
+            entities.append(Entities.rows(pursuers, (start, 2), count=counts["pursuers"]))
+            entities.append(Entities.rows(prey, (offset, 2), (velocity, 2), count=counts["prey"]))
+        return ObservationParts(tuple(entities), position=(2, 3))
 
     def initial_parts(self, noise: NoiseReader) -> dict[str, Tensor]:
         return {

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from coterie.core.specs import Entities, ObservationParts
 from coterie.envs.worlds.drawing import PALETTE
 from coterie.envs.worlds.particle.particle_world import DiscOverrides, ParticleConfig, ParticleWorld
 from coterie.envs.worlds.particle.physics import Body
@@ -78,8 +79,8 @@ class CollectTreasure(ParticleWorld):
                 *(Body(f"treasure_{i}", _TREASURE, kind="food") for i in range(count)),
             ],
             roles=[
-                Role("collector", "team", tuple(self._collectors)),
-                Role("deposit", "team", tuple(self._deposits)),
+                Role("collector", "team", tuple(self._collectors), parts=self._parts(own_size=4 + kinds)),
+                Role("deposit", "team", tuple(self._deposits), parts=self._parts(own_size=4)),
             ],
             measured_pairs={
                 "collectors": (self._collectors, self._collectors),
@@ -99,6 +100,21 @@ class CollectTreasure(ParticleWorld):
             linear_observations=False,
         )
         super().__init__(scenario, config, with_state)
+
+    def _parts(self, own_size: int) -> ObservationParts:
+        kinds, others = len(self._deposits), len(self._agents) - 1
+        ally, treasure = 4 + 2 * kinds, 2 + kinds
+        entities = (
+            Entities.rows("own", (0, own_size)),
+            Entities.rows("ally", (own_size, ally), count=others),
+            Entities.rows(
+                "object",
+                (own_size + others * ally, treasure),
+                count=len(self._treasures),
+                absent=(0.0,) * treasure,
+            ),
+        )
+        return ObservationParts(entities, position=(0, 1))
 
     def initial_parts(self, noise: NoiseReader) -> dict[str, Tensor]:
         count, kinds = len(self._treasures), len(self._deposits)

@@ -230,6 +230,7 @@ class Skirmish(World):
             spaces.Box(-1, 1, (self._observations.size,), np.float32),
             action_space=spaces.Discrete(self.force.choices),
             choice_names=(self.force.action_names,),
+            parts=self._observations.parts,
         )
         self.spec = EnvSpec(
             name,

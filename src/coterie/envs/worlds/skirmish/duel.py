@@ -74,6 +74,7 @@ class Duel(World):
                     seen,
                     action_space=space,
                     choice_names=(action_names[side],),
+                    parts=self._observations.parts,
                 )
                 for side in SIDES
             ),

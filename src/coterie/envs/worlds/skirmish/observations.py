@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coterie.core.specs import Entities, ObservationParts
 from coterie.envs.worlds.skirmish.combat import SIZE, Layout
-from coterie.envs.worlds.skirmish.units import ENERGY, MOVES, Force, Tables
+from coterie.envs.worlds.skirmish.units import ENERGY, FIRST_TARGET, MOVES, Force, Tables
 
 SIGHT = 9.0
 """ObservationBuilder range between unit centers, also the range at which enemies notice units."""
@@ -33,6 +34,23 @@ class ObservationBuilder:
         self._parts += [force.n * points, force.n * kinds]
         self._rows = sum(self._parts)
         self._feature_indices: dict[torch.device, Tensor] = {}
+
+    @property
+    def parts(self) -> ObservationParts:
+        """Entities in an observation. Actions aim at enemies, but in maps with healers, who aim at teammates."""
+        force, enemies = self._force, len(MOVES)
+        allies = enemies + force.m * self.enemy_size
+        own = allies + (force.n - 1) * self.ally_size
+        moves = tuple(range(len(MOVES)))
+        aims = () if force.healers else range(FIRST_TARGET, FIRST_TARGET + force.m)
+        unseen = [(0.0,) * size for size in (self.enemy_size, self.ally_size)]
+        return ObservationParts(
+            (
+                Entities("own", ((*moves, *range(own, self.size)),)),
+                Entities.rows("enemy", (enemies, self.enemy_size), count=force.m, choices=aims, absent=unseen[0]),
+                Entities.rows("ally", (allies, self.ally_size), count=force.n - 1, absent=unseen[1]),
+            )
+        )
 
     # ------------------------------------------------------------------------------------------------ the view
 

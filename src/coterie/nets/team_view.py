@@ -1,0 +1,29 @@
+"""What networks that see the team read besides observations: who is alive, who hears whom, which entities are seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from coterie.core.tree import register_pytree
+
+VIEW = "\0team"
+"""Key of the `TeamView` in observations as networks read them. No role has this name."""
+
+
+@register_pytree
+@dataclass(frozen=True)
+class TeamView:
+    """Facts of timesteps that networks read together with observations.
+
+    Attributes:
+        alive: [.., N] bool, True where the agent exists.
+        edges: [.., N, N] bool, True where the first agent hears the second; None: all hear each other.
+        present: By block [.., n, E] bool, True where an entity other than the agent itself is seen; blocks without an
+            entry see all.
+    """
+
+    alive: Tensor
+    edges: Tensor | None
+    present: dict[str, Tensor]

@@ -1,0 +1,227 @@
+"""Bodies that see the team: numbers of one agent computed by hand, naive loops over agents, death, order, numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.nets.config import NetworkConfig
+from coterie.nets.team_bodies import (
+    KEY_SIZE,
+    CommNet,
+    Graph,
+    TarMAC,
+    TeamAttention,
+    TeamBody,
+    TransformerLayer,
+    build_team_body,
+    heard_agents,
+    masked_softmax,
+)
+
+KINDS = ("commnet", "tarmac", "graph", "attention")
+
+
+def make(kind: str, *, rounds: int | None = None, size: int = 8, width: int = 8) -> TeamBody:
+    config = NetworkConfig((width,), "tanh", body=kind, heads=2, rounds=rounds)  # pyright: ignore[reportArgumentType]
+    body = build_team_body(size, config, torch.Generator().manual_seed(3))
+    with torch.no_grad():  # biases are zero at the start, which hides errors
+        for parameter in body.parameters():
+            parameter.add_(
+                0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+            )
+    return body
+
+
+def team(agents: int = 5, samples: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, agents that are alive, and edges that are not symmetric."""
+    draw = torch.Generator().manual_seed(7)
+    x = torch.randn(samples, agents, 8, generator=draw)
+    alive = torch.rand(samples, agents, generator=draw) < 0.7
+    edges = torch.rand(samples, agents, agents, generator=draw) < 0.5
+    return x, alive, edges
+
+
+# ---------------------------------------------------------------------------------------------------- loops over agents
+
+
+def linear(layer: torch.nn.Module, x: Tensor) -> Tensor:
+    return x @ layer.weight + layer.bias  # pyright: ignore
+
+
+def naive_mean(body: CommNet, h: list[Tensor], hears: list[list[int]]) -> list[Tensor]:
+    (layers,) = body.rounds
+    zero = torch.zeros_like(h[0])
+    messages = [
+        torch.stack([h[j] for j in heard if j != i]).mean(0) if set(heard) - {i} else zero
+        for i, heard in enumerate(hears)
+    ]
+    return [torch.tanh(linear(layers.update, torch.cat([own, c]))) for own, c in zip(h, messages, strict=True)]  # pyright: ignore
+
+
+def naive_targeted(body: TarMAC, h: list[Tensor], hears: list[list[int]]) -> list[Tensor]:
+    for layers in body.rounds:
+        sent = [linear(layers.send, own) for own in h]  # pyright: ignore
+        after = []
+        for i, heard in enumerate(hears):
+            query, message = sent[i][:KEY_SIZE], torch.zeros(32)
+            if heard:
+                weight = torch.stack([query @ sent[j][KEY_SIZE : 2 * KEY_SIZE] / 4 for j in heard]).softmax(0)
+                message = torch.stack([w * sent[j][2 * KEY_SIZE :] for w, j in zip(weight, heard, strict=True)]).sum(0)
+            after.append(torch.tanh(linear(layers.update, torch.cat([h[i], message]))))  # pyright: ignore
+        h = after
+    return h
+
+
+def naive_graph(body: Graph, h: list[Tensor], hears: list[list[int]]) -> list[Tensor]:
+    (layers,) = body.rounds
+    found = []
+    for i, heard in enumerate(hears):
+        sent = {j: linear(layers.send, h[j]).chunk(2) for j in {i, *heard}}  # pyright: ignore
+        heads = []
+        for k in range(2):
+            score = layers.score[:, k]  # pyright: ignore
+            listened = [j for j in heard if j != i]
+            message = torch.zeros(4)
+            if listened:
+                e = [torch.cat([sent[i][k], sent[j][k]]) @ score.flatten() for j in listened]
+                weight = torch.stack([x if x > 0 else 0.2 * x for x in e]).softmax(0)
+                message = torch.stack([w * sent[j][k] for w, j in zip(weight, listened, strict=True)]).sum(0)
+            heads.append(message)
+        found.append(torch.tanh(linear(layers.own, h[i]) + torch.cat(heads)))  # pyright: ignore
+    return found
+
+
+def normal(x: Tensor, norm: torch.nn.Module) -> Tensor:
+    return (x - x.mean()) / (x.var(unbiased=False) + 1e-5).sqrt() * norm.weight + norm.bias  # pyright: ignore
+
+
+def naive_attention(body: TeamAttention, h: list[Tensor], hears: list[list[int]]) -> list[Tensor]:
+    (layers,) = body.rounds
+    layer: TransformerLayer = layers.layer  # pyright: ignore
+    tokens, found = [normal(x, layer.first_norm) for x in h], []
+    for i, heard in enumerate(hears):
+        mixed = []
+        for k in range(2):
+            head = slice(4 * k, 4 * k + 4)
+            value = torch.zeros(4)
+            if heard:
+                query = linear(layer.query, tokens[i])[head]
+                pairs = [linear(layer.key_value, tokens[j]).split(8) for j in heard]
+                weight = torch.stack([query @ key[head] / 2 for key, _ in pairs]).softmax(0)
+                value = torch.stack([w * v[head] for w, (_, v) in zip(weight, pairs, strict=True)]).sum(0)
+            mixed.append(value)
+        y = h[i] + linear(layer.out, torch.cat(mixed))
+        found.append(y + linear(layer.last, linear(layer.hidden, normal(y, layer.second_norm)).relu()))
+    return found
+
+
+NAIVE: dict[str, Callable[..., list[Tensor]]] = {
+    "commnet": naive_mean,
+    "tarmac": naive_targeted,
+    "graph": naive_graph,
+    "attention": naive_attention,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("given", [False, True], ids=["full", "edges"])
+def test_a_body_equals_a_loop_over_agents(kind: str, given: bool) -> None:
+    body, (x, alive, edges) = make(kind), team()
+    found = body(x, alive, edges if given else None)
+    for sample in range(len(x)):
+        h = [torch.tanh(linear(body.encoder.layers[0], row)) for row in x[sample]]
+        hears = [
+            [
+                j
+                for j in range(5)
+                if alive[sample, i] and alive[sample, j] and (not given or bool(edges[sample, i, j]) or i == j)
+            ]
+            for i in range(5)
+        ]
+        torch.testing.assert_close(found[sample], torch.stack(NAIVE[kind](body, h, hears)))
+
+
+def test_softmax_over_visible_entries_in_numbers() -> None:
+    score = torch.tensor([[math.log(1.0), math.log(3.0), 50.0], [1.0, 2.0, 3.0]], requires_grad=True)
+    weight = masked_softmax(score, torch.tensor([[True, True, False], [False, False, False]]))
+    torch.testing.assert_close(weight, torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]))
+    weight[:, 1].sum().backward()
+    torch.testing.assert_close(score.grad, torch.tensor([[-0.1875, 0.1875, 0.0], [0.0, 0.0, 0.0]]))
+
+
+def test_agents_hear_those_alive_along_edges() -> None:
+    alive = torch.tensor([[True, True, False]])
+    edges = torch.tensor([[[0, 0, 1], [1, 0, 1], [1, 1, 1]]], dtype=torch.bool)
+    assert heard_agents(alive, edges, self_loops=False)[0].tolist() == [[False] * 3, [True, False, False], [False] * 3]
+    assert heard_agents(alive, None, self_loops=True)[0].tolist() == [[True, True, False]] * 2 + [[False] * 3]
+
+
+# --------------------------------------------------------------------------------------------------------- properties
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_order_of_agents_does_not_matter(kind: str) -> None:
+    body, (x, alive, edges) = make(kind), team()
+    order = torch.tensor([3, 0, 4, 1, 2])
+    swapped = body(x[:, order], alive[:, order], edges[:, order][:, :, order])
+    torch.testing.assert_close(swapped, body(x, alive, edges)[:, order])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dead_agents_change_neither_values_nor_gradients_of_others(kind: str) -> None:
+    body, (x, alive, _) = make(kind, rounds=2), team()
+    other = torch.where(alive.unsqueeze(-1), x, 1e3 * torch.randn_like(x)).requires_grad_()
+    found = []
+    for given in (x, other):
+        out = torch.where(alive.unsqueeze(-1), body(given, alive, None), 0.0)
+        found.append((out, torch.autograd.grad(out.square().sum(), [*body.parameters()], retain_graph=True)))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+    (gradient,) = torch.autograd.grad(found[1][0].sum(), other)
+    assert not gradient[~alive].any()
+    assert gradient[alive].abs().sum() > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_agent_that_hears_nobody_is_the_same_in_any_team(kind: str) -> None:
+    body, (x, _, _) = make(kind, rounds=2), team()
+    alone = body(x[:, :1], torch.ones(3, 1, dtype=torch.bool), None)
+    others_dead = torch.tensor([True, False, False, False, False]).expand(3, -1)
+    no_edges = torch.zeros(3, 5, 5, dtype=torch.bool)
+    torch.testing.assert_close(body(x, others_dead, None)[:, :1], alone)
+    torch.testing.assert_close(body(x, torch.ones_like(others_dead), no_edges)[:, :1], alone)
+    everyone_dead = x.clone().requires_grad_()
+    out = body(everyone_dead, torch.zeros_like(others_dead), None)
+    out.square().sum().backward()
+    assert out.isfinite().all()
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in body.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_others_change_what_an_agent_computes(kind: str) -> None:
+    body, (x, alive, _) = make(kind), team()
+    everyone = torch.ones_like(alive)
+    assert not torch.allclose(body(x, everyone, None)[:, 0], body(x[:, :2], everyone[:, :2], None)[:, 0], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_fit_any_number_of_agents(kind: str) -> None:
+    body = make(kind)
+    for agents in (1, 2, 64):
+        x, alive, edges = team(agents, 2)
+        assert body(x, alive, edges).shape == (2, agents, 8)
+
+
+def test_rounds_are_as_many_as_configured() -> None:
+    assert [len(make(kind).rounds) for kind in KINDS] == [1, 2, 1, 1]
+    assert [len(make(kind, rounds=3).rounds) for kind in KINDS] == [3] * 4
+
+
+def test_heads_divide_the_units() -> None:
+    with pytest.raises(UserError, match="network_heads=2: does not divide the 9 units of the last hidden layer"):
+        make("graph", width=9)
