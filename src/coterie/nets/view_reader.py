@@ -1,4 +1,4 @@
-"""What networks that see the team or entities read: a `TeamView`, and observations by statistics of kinds of entities."""
+"""Observations as networks that see the team or entities read them: a `TeamView`, and statistics by kind of entity."""
 
 from __future__ import annotations
 
