@@ -173,6 +173,24 @@ def test_own_environments_declare_parts_on_their_observation_space(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("network", ["graph", "attention"])
+def test_teams_play_against_their_snapshots(network: str, tmp_path: Path) -> None:
+    settings = ("algo=mappo", "env=particle/simple_ball", f"network={network}", "selfplay.opponents=uniform")
+    run = train(tmp_path / "run", *settings, "selfplay.snapshot_interval=20")
+    assert run.summary.steps >= 80
+
+
+def test_observations_without_a_view_are_one_line() -> None:
+    parts = build(resolve(tiny("algo=mappo", "env=particle/simple_spread", "network=commnet")).config)
+    try:
+        policy = parts.algorithms["agent"].policy
+        with pytest.raises(UserError, match=r"pass what policy\.obs_normalizer\.of_rollout\(rollout\) returns"):
+            policy.net({"agent": torch.zeros(4, 3, 18)}, None, {})  # pyright: ignore[reportAttributeAccessIssue]
+    finally:
+        parts.close()
+
+
+@pytest.mark.slow
 def test_first_ratio_of_an_update_is_one() -> None:
     """The networks that collected a rollout read the same as those that learn from it, dead agents included."""
     for network in ("tarmac", "attention"):

@@ -26,7 +26,7 @@ from coterie.nets.entities import EntityBody, EntityNetwork, require_entities
 from coterie.nets.layers import Linear
 from coterie.nets.recurrent import build_rnn, unroll, zero_hidden_state
 from coterie.nets.team_bodies import TeamBody, build_team_body
-from coterie.nets.team_view import VIEW, TeamView
+from coterie.nets.team_view import VIEW, TeamView, view_of
 from coterie.nets.user_body import UserTeamBody, build_body
 
 R = TypeVar("R")
@@ -282,8 +282,7 @@ class MessageLayers(nn.Module):
         self.features = self.body.features
 
     def forward(self, obs: dict[str, Tree], extra: dict[str, Tensor] | None) -> dict[str, Tensor]:
-        view: TeamView = obs[VIEW]
-        parts = []
+        view, parts = view_of(obs), []
         for block, read in zip(self.blocks, self.inputs.values(), strict=True):
             block_extra = None if extra is None else extra[block.name]
             x = read(block.join_obs(obs), block_extra, view.present.get(block.name))
@@ -365,7 +364,7 @@ class TeamNetwork(nn.Module):
             if features is not None:
                 outputs[block.name], block_state = network(features[block.name], block_first, block_state)
             elif self.config.reads_entities:
-                present = obs[VIEW].present.get(block.name)
+                present = view_of(obs).present.get(block.name)
                 outputs[block.name], block_state = network(
                     block.join_obs(obs), block_first, block_state, block_extra, present
                 )
@@ -398,7 +397,7 @@ class PooledTeam(nn.Module):
 
     def forward(self, obs: dict[str, Tree], state: Tensor | None) -> Tensor:
         features = join_blocks(self.network(obs, None, {})[0], self.network.blocks, -2)
-        alive = obs[VIEW].alive.unsqueeze(-1)
+        alive = view_of(obs).alive.unsqueeze(-1)
         mean = torch.where(alive, features, 0.0).sum(-2) / alive.sum(-2).clamp(min=1)
         return mean if state is None else torch.cat([mean, state], -1)
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coterie.core.tree import register_pytree
+from coterie.core.errors import UserError
+from coterie.core.tree import Tree, register_pytree
 
 VIEW = "\0team"
 """Key of the `TeamView` in observations as networks read them. No role has this name."""
@@ -27,3 +28,13 @@ class TeamView:
     alive: Tensor
     edges: Tensor | None
     present: dict[str, Tensor]
+
+
+def view_of(obs: dict[str, Tree]) -> TeamView:
+    """Returns the view in observations as networks read them. UserError if an algorithm passes others."""
+    if VIEW not in obs:
+        raise UserError(
+            "algo.network: networks that see entities or the team read more than observations by role. In algorithms "
+            "of your own, pass what policy.obs_normalizer.of_rollout(rollout) returns."
+        )
+    return obs[VIEW]
