@@ -1881,6 +1881,17 @@ class TrainSettings(TypedDict, total=False):
     """Units of the actor's hidden layers."""
     network: str | Code
     """Network of the actor."""
+    network_heads: int
+    """Attention heads; they divide the units of the last hidden layer."""
+    network_rounds: int | None
+    """Layers of attention, or rounds of messages per timestep; null: 1, or 2 of tarmac."""
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"]
     """Activation after each hidden layer."""
     layer_norm: bool

@@ -234,3 +234,8 @@ class Comparison:
     notes: tuple[str, ...]
     sentences: tuple[str, ...]
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def score_name(self) -> str:
+        """What a score over several tasks is called."""
+        return "score" if self.normalization == "none" else "normalized score"

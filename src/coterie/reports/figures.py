@@ -90,7 +90,7 @@ def learning_panel(
         axes.text(0.5, 0.5, "unknown or not overlapping", transform=axes.transAxes, ha="center", color="0.4")
     if axis == "steps":
         name = metric_name(comparison.metric)
-        axes.set_ylabel("normalized score" if task is None else f"{printable(name)}, IQM")
+        axes.set_ylabel(comparison.score_name if task is None else f"{printable(name)}, IQM")
         axes.set_title(f"{len(comparison.tasks)} tasks" if task is None else printable(task), loc="left", fontsize=10)
     style_axes(axes, label)
     axes.set_xlim(left=0)
@@ -118,7 +118,8 @@ def interval_panel(axes: Axes, comparison: Comparison, styles: Mapping[str, Styl
     axes.set_yticks(range(len(comparison.algos)), [printable(algo) for algo in comparison.algos])
     axes.set_ylim(len(comparison.algos) - 0.5, -0.5)
     axes.set_title(STATISTICS[statistic], fontsize=10)
-    style_axes(axes, "normalized score" if several or statistic == "optimality_gap" else metric_name(comparison.metric))
+    is_score = several or statistic == "optimality_gap"
+    style_axes(axes, comparison.score_name if is_score else metric_name(comparison.metric))
 
 
 def profile_panel(axes: Axes, comparison: Comparison, styles: Mapping[str, Style]) -> None:
@@ -128,7 +129,7 @@ def profile_panel(axes: Axes, comparison: Comparison, styles: Mapping[str, Style
     axes.set_ylabel("fraction of runs above")
     axes.set_ylim(-0.02, 1.02)
     axes.set_title("performance profile", loc="left", fontsize=10)
-    style_axes(axes, "normalized score")
+    style_axes(axes, comparison.score_name)
 
 
 def probability_panel(axes: Axes, comparison: Comparison, task: str | None) -> None:

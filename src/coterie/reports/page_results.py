@@ -104,8 +104,8 @@ def _overall_card(comparison: Comparison, sentence: str, colors: Colors) -> Mark
         for r in results
     ]
     columns = ["Algorithm", _ends(scale), *_STATISTICS, "Tasks", "Runs"]
-    title = f"Over {count(len(comparison.tasks), 'task')}: normalized scores"
-    return _card(title, sentence, columns, rows, "Statistics of normalized scores over all tasks")
+    title = f"Over {count(len(comparison.tasks), 'task')}: {comparison.score_name}s"
+    return _card(title, sentence, columns, rows, f"Statistics of {comparison.score_name}s over all tasks")
 
 
 def _card(title: str, sentence: str, columns: Sequence[Any], rows: Sequence[Sequence[Any]], caption: str) -> Markup:
@@ -421,7 +421,7 @@ def learning_curves(comparison: Comparison, data: Mapping[str, Any]) -> Markup:
         if f"task{i}" in data:
             found.append(figure(f"task{i}", task, band_note(results), data[f"task{i}"]))
     if "overall" in data:
-        note = "Interquartile mean of normalized scores over tasks and seeds, where all runs have evaluations."
+        note = f"Interquartile mean of {comparison.score_name}s over tasks and seeds, where all runs have evaluations."
         found.append(figure("overall", "Over all tasks", note, data["overall"]))
     return element("div", *found, class_="figures")
 

@@ -285,7 +285,9 @@ def _overall_sentence(comparison: Comparison) -> str:
         return f"No algorithm has runs on all {len(comparison.tasks)} tasks."
     ranked = sorted(complete, key=lambda r: -r.statistics.iqm.value)
     parts = [f"{r.algo} {with_interval(r.statistics.iqm)}" for r in ranked]
-    text = f"Over {len(comparison.tasks)} tasks, the interquartile mean of normalized scores is {', '.join(parts)}"
+    text = (
+        f"Over {len(comparison.tasks)} tasks, the interquartile mean of {comparison.score_name}s is {', '.join(parts)}"
+    )
     if len(ranked) > 1:
         pair = _main_pair(comparison, None, [result.algo for result in ranked])
         if pair is not None:

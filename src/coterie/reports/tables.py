@@ -101,7 +101,7 @@ def _overall_table(comparison: Comparison) -> ReportTable:
         shown = [s.iqm, s.mean, s.median, s.optimality_gap]
         rows.append((algo, str(len(result.tasks)), str(result.runs), *map(estimate_text, shown)))
         values.append([e.value for e in shown])
-    title = f"over {len(comparison.tasks)} tasks: normalized scores ({comparison.normalization})"
+    title = f"over {len(comparison.tasks)} tasks: {comparison.score_name}s ({comparison.normalization})"
     columns = ("algorithm", "tasks", "runs", "IQM", "mean", "median", "optimality gap")
     return ReportTable(title, columns, tuple(rows), _best(values, [False, False, False, True], offset=3))
 
