@@ -158,9 +158,19 @@ def test_only_the_agents_own_token_is_computed_where_no_action_aims() -> None:
     role = make_team().roles[0]
     body = EntityBody(require_entities((role,)), 0, config, draw())
     everything = EntityBody(require_entities((role,)), 0, replace(config, part="q"), draw())
-    obs = torch.randn(6, 14, generator=draw(2))
-    assert body(obs, None, None).shape == (6, 1, 8)
-    torch.testing.assert_close(body(obs, None, None), everything(obs, None, None)[:, :1])
+    obs, seen = torch.randn(6, 14, generator=draw(2)), torch.rand(6, 4, generator=draw(3)) < 0.5
+    for parameter in (*body.parameters(), *everything.parameters()):  # biases are zero at the start
+        with torch.no_grad():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw(parameter.numel())))
+    for present in (None, seen):
+        found, expected = (net(obs, None, present)[:, :1] for net in (body, everything))
+        assert body(obs, None, present).shape == (6, 1, 8)
+        torch.testing.assert_close(found, expected)
+        gradients = [
+            torch.autograd.grad(x.square().sum(), [*net.parameters()])
+            for x, net in ((found, body), (expected, everything))
+        ]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
 def test_parameters_and_statistics_fit_any_number() -> None:

@@ -206,12 +206,29 @@ class TransformerLayer(nn.Module):
         """
         normal, x = self.first_norm(x), x if queries is None else x[:, :queries]
         query = apply(self.query, normal if queries is None else normal[:, :queries]).unflatten(-1, (self.heads, -1))
-        key, value = (part.unflatten(-1, (self.heads, -1)) for part in apply(self.key_value, normal).chunk(2, -1))
-        score = torch.einsum("bqhd,bkhd->bhqk", query, key) * query.shape[-1] ** -0.5
-        weight = score.softmax(-1) if visible is None else masked_softmax(score, visible.unsqueeze(1))
-        mixed = torch.einsum("bhqk,bkhd->bqhd", weight, value).flatten(-2)
+        if queries == 1:
+            mixed = self._mixed_for_one(query[:, 0], normal, visible)
+        else:
+            key, value = (part.unflatten(-1, (self.heads, -1)) for part in apply(self.key_value, normal).chunk(2, -1))
+            score = torch.einsum("bqhd,bkhd->bhqk", query, key) * query.shape[-1] ** -0.5
+            weight = score.softmax(-1) if visible is None else masked_softmax(score, visible.unsqueeze(1))
+            mixed = torch.einsum("bhqk,bkhd->bqhd", weight, value).flatten(-2)
         y = x + apply(self.out, mixed)
         return y + apply(self.last, apply(self.hidden, self.second_norm(y)).relu())
+
+    def _mixed_for_one(self, query: Tensor, normal: Tensor, visible: Tensor | None) -> Tensor:
+        """Returns the values [B, 1, F] that the first token reads, without keys and values of each token.
+
+        q (W_k x + b) = (q W_k) x + const, and sum_j a_j W_v x_j = W_v sum_j a_j x_j, so that a product with the weights
+        is needed once, not for every token. query: [B, heads, d].
+        """
+        key, value = (part.unflatten(-1, (self.heads, -1)) for part in self.key_value.weight.chunk(2, -1))
+        folded = torch.einsum("bhd,fhd->bhf", query, key)
+        score = folded @ normal.transpose(-1, -2) * query.shape[-1] ** -0.5  # [B, heads, E]
+        weight = score.softmax(-1) if visible is None else masked_softmax(score, visible)
+        mixed = torch.einsum("bhf,fhd->bhd", weight @ normal, value)
+        bias = self.key_value.bias.chunk(2, -1)[1].unflatten(-1, (self.heads, -1))
+        return (mixed + bias * weight.sum(-1, keepdim=True)).flatten(1).unsqueeze(1)
 
 
 def require_divisible(size: int, config: NetworkConfig) -> int:
