@@ -66,9 +66,10 @@ def _default(field: FieldInfo) -> str:
 
 def _allowed(field: FieldInfo) -> str:
     """The choices or bounds of a field."""
-    choices = [word for part in _alternatives(field.annotation) for word in _choices(part)]
+    parts = _alternatives(field.annotation)
+    choices = [word for part in parts for word in _choices(part)]
     if choices:
-        return code_list(choices)
+        return code_list([*(("false", "true") if bool in parts else ()), *choices])
     words = []
     for kind, name, sign in _BOUNDS:
         bounds = [bound for bound in field.metadata if isinstance(bound, kind)]

@@ -31,6 +31,7 @@ from families import (
     WITH_LAMBDA,
     WITH_N_STEP,
     make_learner,
+    pqn_samples,
     rewarded_by_age,
     set_values,
 )
@@ -339,7 +340,7 @@ def test_policy_gradients_choose_the_safe_action_under_a_large_penalty(name, k, 
     assert total.median().item() == reward
 
 
-@pytest.mark.parametrize("name", ["iql", "ddpg", "sac", "maddpg", "masac"])
+@pytest.mark.parametrize("name", ["iql", "pqn", "ddpg", "sac", "maddpg", "masac"])
 def test_targets_of_an_agent_truncated_alone_bootstrap_from_its_own_value(name):
     """Its next observation is stored, although it is not alive there. Centralized critics, the control, exclude it."""
     algorithm, collector, targets = make_learner(name, Everything("discrete", dead=0.0), 16)
@@ -410,6 +411,8 @@ def learned_timesteps(name, algorithm, rollout):
         valid = algorithm.targets(rollout)[0].valid
     elif name == "vdn":
         valid = algorithm.evaluate_batch(rollout).valid.unsqueeze(-1)
+    elif name == "pqn_vdn":
+        valid = pqn_samples(algorithm, rollout).valid.unsqueeze(-1)
     elif name == "maddpg":
         index = torch.arange(rollout.num_envs)
         valid = algorithm.make_batch(ReplaySample(rollout, index, torch.ones(rollout.num_envs))).critic_valid

@@ -97,7 +97,7 @@ def test_a_critic_of_any_kind_reads_the_time_left(name: str) -> None:
     assert sizes[0] > sizes[1]
 
 
-@pytest.mark.parametrize("name", [*READERS, "mappo/original", "iql", "vdn"])
+@pytest.mark.parametrize("name", [*READERS, "mappo/original", "iql", "vdn", "pqn", "pqn_vdn"])
 def test_an_update_ends_returns_at_the_limit_or_bootstraps(name: str) -> None:
     """If they end, weights are those after the same rollout with termination; if not, they differ."""
     world, found = EndlessProbe(EndlessConfig(episode_limit=4)), []

@@ -16,6 +16,7 @@ from coterie.algos.ddpg import DDPG
 from coterie.algos.mappo_original import MAPPOOriginal
 from coterie.algos.poca import POCA
 from coterie.algos.ppo import PPO
+from coterie.algos.pqn import PQN
 from coterie.algos.qlearning import QLearning
 from coterie.algos.sac import SAC
 from coterie.core.errors import UserError
@@ -31,6 +32,7 @@ SETTINGS: dict[Any, dict[str, Any]] = {
     POCA: CLIPPED | {"embedding_size": 8},
     COMA: {"hidden_sizes": (8,), "rollout_length": 8, "num_minibatches": 1, "critic_time_chunks": 1},
     QLearning: REPLAYED | {"mixer": "qmix"},
+    PQN: CLIPPED | {"mixer": "qmix"},
     DDPG: REPLAYED,
     SAC: REPLAYED,
 }
@@ -45,6 +47,8 @@ HOOKS: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (COMA, "loss_terms", lambda found: found._replace(policy=-found.policy)),
     (QLearning, "targets", lambda found: found + 1),
     (QLearning, "loss", lambda found: -found),
+    (PQN, "targets", lambda found: found + 1),
+    (PQN, "loss", lambda found: -found),
     (DDPG, "targets", lambda found: found + 1),
     (DDPG, "value_loss", lambda found: -found),
     (DDPG, "policy_loss", lambda found: (-found[0], found[1])),

@@ -22,6 +22,7 @@ from learners import (
     mean_reward,
     poca_learner,
     ppo_learner,
+    pqn_learner,
     sac_learner,
     train_poca,
 )
@@ -55,7 +56,7 @@ def test_flags_rewards_and_observations_only_change_the_targets_of_their_own_env
         )
         reward = rollout.reward.clone()
         reward[0, 1, 0] += 5
-        shared = name in {"vdn", "poca", "coma"}  # the other families learn from individual rewards
+        shared = name in {"vdn", "pqn_vdn", "poca", "coma"}  # the other families learn from individual rewards
         found = differing_entries(plain, targets(algorithm, replace(rollout, reward=reward)))
         assert found == (team if shared else own)
         terminated = rollout.terminated.clone()
@@ -76,7 +77,24 @@ def same(one, other):
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-PRESETS = ("ippo", "mappo", "poca", "coma", "iql", "vdn", "qmix", "qplex", "wqmix", "maddpg", "matd3", "sac", "masac")
+PRESETS = (
+    "ippo",
+    "mappo",
+    "poca",
+    "coma",
+    "iql",
+    "vdn",
+    "qmix",
+    "qplex",
+    "wqmix",
+    "pqn",
+    "pqn_vdn",
+    "pqn_qmix",
+    "maddpg",
+    "matd3",
+    "sac",
+    "masac",
+)
 
 
 def poisoned(rollout, places, actions=True, rewards=True):
@@ -148,7 +166,7 @@ def test_actions_and_rewards_of_final_timesteps_do_not_change_weights(name, rnn)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["dead", "alive"])
-@pytest.mark.parametrize("name", ["ippo", "poca", "iql", "ddpg", "td3", "sac"])
+@pytest.mark.parametrize("name", ["ippo", "poca", "iql", "pqn", "ddpg", "td3", "sac"])
 def test_masks_of_learners_exclude_dead_agents(name, where):
     """The collector clears the data of dead agents. The test changes it afterwards, so that it depends on the masks of
     the learner. It applies to critics of an agent's own observation, or that know which agents are alive.
@@ -176,7 +194,7 @@ def test_masks_of_learners_exclude_dead_agents(name, where):
 
 # ----------------------------------------------------------------------------------------------- seeds and exploration
 
-ACTING = ("ippo", "poca", "coma", "iql", "qmix", "maddpg", "masac")
+ACTING = ("ippo", "poca", "coma", "iql", "qmix", "pqn", "maddpg", "masac")
 
 
 @pytest.mark.parametrize("name", ACTING)
@@ -225,6 +243,10 @@ RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
     "poca": (poca_learner, {"num_minibatches": 2, "epochs": 2}),
     "coma": (coma_learner, {"num_minibatches": 2, "epsilon_decay_steps": 3000, "target_update_interval": 2}),
     "qmix": (q_learner_of_world, REPLAYED | {"mixer": "qmix", "reward_scale": "rms", "obs_last_action": True}),
+    "pqn_qmix": (
+        pqn_learner,
+        {"mixer": "qmix", "reward_scale": "rms", "obs_last_action": True, "num_minibatches": 2},
+    ),
     "matd3": (
         ddpg_learner,
         REPLAYED
@@ -264,7 +286,7 @@ def test_each_part_of_the_state_is_needed_to_resume(name):
 # ------------------------------------------------------------------------------------------------------ hidden states
 
 
-@pytest.mark.parametrize("name", ["ippo", "poca", "coma", "qmix", "maddpg", "masac"])
+@pytest.mark.parametrize("name", ["ippo", "poca", "coma", "qmix", "pqn", "maddpg", "masac"])
 def test_the_hidden_state_is_reset_at_the_first_timestep_of_an_agent_and_only_there(name):
     env = env_of(Everything(dead=0.0), 8)
     policy = preset_learner(name, env, "gru").policy

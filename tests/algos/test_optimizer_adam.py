@@ -1,4 +1,4 @@
-"""Optimizer: the steps of torch.optim.Adam, bit by bit, without what that class imports."""
+"""Optimizer: the steps of torch.optim.Adam and RAdam, bit by bit, without what these classes import."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.algos.optimizer import Optimizer
+from coterie.algos.optimizer import Optimizer, rectified
 from coterie.kernels import switch
 from fakecuda import fake_cuda
 
@@ -74,6 +74,45 @@ def test_steps_are_those_of_adam_with_clipped_gradients(without_kernels):
             module.zero_grad()
         assert_same_parameters(nets, others)
     assert (norms > MAX_NORM).any(), "nothing was clipped"
+
+
+@pytest.mark.parametrize("kernels", ["off", "on"])
+def test_steps_are_those_of_radam_with_clipped_gradients(kernels):
+    """The first five of them descend along the momentum alone. The fused kernel sums in another order."""
+    nets, others = modules(), modules()
+    optimizer = Optimizer(nets, EPS, DECAY, MAX_NORM, None, "radam")
+    radam = torch.optim.RAdam([{"params": [*others[name].parameters()], "lr": rates(1)[name]} for name in others],
+                              eps=EPS, weight_decay=DECAY)  # fmt: skip
+    plain = modules()
+    adam = Optimizer(plain, EPS, DECAY, MAX_NORM)
+    switch.configure(kernels)
+    try:
+        for k in range(20):
+            optimizer.step(losses(nets, k + 1)[k], rates(1))
+            adam.step(losses(plain, k + 1)[k], rates(1))
+            radam.zero_grad()
+            losses(others, k + 1)[k].backward()
+            for module in others.values():
+                nn.utils.clip_grad_norm_(module.parameters(), MAX_NORM)
+            radam.step()
+            for one, other, control in zip(*map(parameters, (nets, others, plain)), strict=True):
+                torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+                assert not torch.allclose(one, control, atol=1e-6, rtol=1e-5)
+    finally:
+        switch.configure("auto")
+
+
+@pytest.mark.parametrize("step", [1, 5, 6, 1000])
+def test_a_step_of_radam_is_one_of_adam_with_another_rate_and_epsilon(step):
+    """Liu et al. 2020: rho_5 = 4.996 and rho_6 = 5.994, with r_6 = 0.0258; r approaches 1."""
+    found = rectified(step, 0.1, 1e-3)
+    if step < 6:
+        assert found is None
+        return
+    assert found is not None
+    rate, eps = found
+    assert rate == pytest.approx({6: 0.1 * 0.02582, 1000: 0.1 * 0.64533}[step], rel=2e-3)
+    assert eps == pytest.approx(1e-3 / (1 - 0.999**step) ** 0.5)
 
 
 def test_a_restored_optimizer_takes_the_same_steps():

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 NUMBER = spaces.Box(-1.0, 1.0, (1,))
 CLIPPED = {"rollout_length": 8, "epochs": 8, "lr": 1e-2, "entropy_coef": 0.0, "value_clip_eps": None}
 REPLAYED = {"rollout_length": 8, "lr": 1e-2, "batch_size": 64, "gradient_steps": 8}
+FITTED = {"rollout_length": 8, "lr": 1e-2, "epochs": 8, "td_lambda": 0.5, "epsilon_decay_steps": 2000}
 NOISY = REPLAYED | {"tau": 0.1, "noise_std": 0.3, "random_steps": 256}
 WARM = REPLAYED | {"tau": 0.1, "gradient_steps": 16, "temperature": 0.01, "learn_temperature": False}
 QUICK: dict[str, tuple[int, int, dict[str, Any]]] = {
@@ -44,13 +45,14 @@ QUICK: dict[str, tuple[int, int, dict[str, Any]]] = {
         },
     ),
     "iql": (20, 16, REPLAYED | {"target_update_interval": 20, "epsilon_decay_steps": 2000}),
+    "pqn": (40, 64, FITTED),
     "ddpg": (24, 32, NOISY),
     "maddpg": (24, 32, NOISY | {"critic": "joint"}),
     "sac": (14, 16, WARM),
     "masac": (14, 16, WARM | {"critic": "joint"}),
 }
 """Rollouts, environments and settings that suffice for the simplest probes."""
-SINGLE_AGENT = ("ppo", "poca", "coma", "iql", "ddpg", "sac")
+SINGLE_AGENT = ("ppo", "poca", "coma", "iql", "pqn", "ddpg", "sac")
 
 
 def solves(name, world, is_solved, rollouts=0, corrupt=None, prepare=None, **settings):
@@ -90,6 +92,9 @@ def estimated_values(name, algorithm, rollout):
             return (q * batch.taken).sum(-1)
         if name == "iql":
             (q,) = algorithm.reader.unroll(algorithm.value, algorithm.reader.start(rollout)[1]["value"]).values()
+            return q[:-1].gather(-1, rollout.action["agent"].discrete)[..., 0]
+        if name == "pqn":
+            (q,) = algorithm.policy.net(rollout.obs, None, {}, None)[0].values()
             return q[:-1].gather(-1, rollout.action["agent"].discrete)[..., 0]
         if name == "sac":
             q = algorithm.evaluate(algorithm.nets.critics, rollout, slice(0, -1), rollout.action, None).amin(0)

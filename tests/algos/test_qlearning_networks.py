@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from algo_worlds import Everything
-from coterie.algos.qlearning import QLearningConfig, build_central, build_policy, build_value
+from coterie.algos.qlearning import QLearningConfig, build_central
+from coterie.algos.team_q import build_policy, build_value
 from coterie.nets.config import CentralInputs
 from coterie.nets.mixers import QMIXMixer, QPLEXMixer, TeamQNetwork, UnrestrictedMixer, VDNMixer
 from policy_cases import CPU, draw

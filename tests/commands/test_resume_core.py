@@ -51,6 +51,10 @@ CASES = {
         ),
         *("algo.priority_alpha=0.6", "algo.rollout_length=10"),
     ),
+    "pqn_qmix, recurrent, last actions": (
+        *(SPREAD, "algo=pqn_qmix", *GRU, "algo.obs_last_action=true", "algo.sequence_length=5"),
+        "algo.num_minibatches=2",
+    ),
     "iql, priorities, on disk": (
         *(SPREAD, "algo=iql", *REPLAY, "algo.rnn=none", "algo.obs_last_action=false", "algo.priority_alpha=0.6"),
         *("algo.buffer_storage=disk", "algo.normalize_obs=true"),

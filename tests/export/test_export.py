@@ -46,6 +46,9 @@ CASES_OF_ALL_PARTS = [
     ("qmix", "discrete", "gru"),
     ("qplex", "multi_discrete", "none"),
     ("wqmix", "discrete", "gru"),
+    ("pqn", "multi_discrete", "none"),
+    ("pqn_vdn", "discrete", "gru"),
+    ("pqn_qmix", "multi_discrete", "lstm"),
     ("ddpg", "continuous", "none"),
     ("maddpg", "hybrid", "gru"),
     ("td3", "discrete", "none"),
@@ -96,6 +99,7 @@ def test_images_and_dictionaries_act_alike(form, share, world, tmp_path):
 
 
 INPUTS = {
+    "before activations": {"share_params": "role", "layer_norm": "hidden", "activation": "relu"},
     "separate": {"share_params": "none", "layer_norm": True, "activation": "gelu", "rnn": "gru"},
     "separate_lstm": {"share_params": "none", "activation": "elu", "rnn": "lstm", "obs_last_action": True},
     "shared": {"share_params": "all", "obs_agent_id": True, "activation": "silu", "layer_norm": True},

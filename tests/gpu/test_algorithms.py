@@ -16,6 +16,7 @@ REPLAY = {"algos/replay/buffer:add": 1, "algos/replay/buffer:insert": 1} | METRI
 DDPG = REPLAY | {"algos/optimizer:mean_metrics": 2}  # of the critics and, if they were trained, of the actors
 UPDATE = {
     "ippo": METRICS, "mappo": METRICS, "ia2c": METRICS, "maa2c": METRICS, "ppo": METRICS, "poca": METRICS,
+    **dict.fromkeys(("pqn", "pqn_vdn", "pqn_qmix"), METRICS | {"algos/clipped_learner:acted_candidates": 1}),
     "coma": METRICS | {"algos/coma:update": 1},
     "ddqn": REPLAY, "iql": REPLAY, "vdn": REPLAY, "qmix": REPLAY, "qplex": REPLAY, "wqmix": REPLAY,
     "ddpg": DDPG, "maddpg": DDPG, "td3": DDPG, "matd3": DDPG,

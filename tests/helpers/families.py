@@ -10,7 +10,17 @@ from torch import nn
 
 from algo_worlds import Probe, env_of, observe_age, observe_ones
 from coterie.algos.replay.buffer import ReplaySample
-from learners import coma_learner, ddpg_learner, poca_learner, ppo_learner, q_learner, sac_learner, targets_of
+from coterie.core.tree import tree_map
+from learners import (
+    coma_learner,
+    ddpg_learner,
+    poca_learner,
+    ppo_learner,
+    pqn_learner,
+    q_learner,
+    sac_learner,
+    targets_of,
+)
 
 CLIMBING = torch.tensor([[11.0, -30, 0], [-30, 7, 0], [0, 6, 5]])
 """Reward of both agents by the choice of each."""
@@ -32,6 +42,18 @@ def coma_targets(algorithm, rollout):
 def q_targets(algorithm, rollout):
     target = algorithm.evaluate_batch(rollout).target
     return target if target.ndim == 3 else target.unsqueeze(-1).expand(*target.shape, rollout.reward.shape[-1])
+
+
+def pqn_targets(algorithm, rollout):
+    target = pqn_samples(algorithm, rollout).target
+    return target if target.ndim == 3 else target.unsqueeze(-1).expand(*target.shape, rollout.reward.shape[-1])
+
+
+def pqn_samples(algorithm, rollout):
+    """Returns the samples of a rollout as timesteps [T, B, ..], which must be the same as its sequences."""
+    batch, hidden_states = algorithm.samples(rollout)
+    shape = rollout.reward.shape[:2]
+    return batch if hidden_states else tree_map(lambda x: x.unflatten(0, shape), batch)
 
 
 def ddpg_targets(algorithm, rollout):
@@ -59,13 +81,15 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "coma": (coma_learner, coma_targets, {}, "td_lambda"),
     "iql": (q_learner_of_world, q_targets, GRU, "td_lambda"),
     "vdn": (q_learner_of_world, q_targets, GRU | {"mixer": "vdn"}, "td_lambda"),
+    "pqn": (pqn_learner, pqn_targets, {}, "td_lambda"),
+    "pqn_vdn": (pqn_learner, pqn_targets, {"mixer": "vdn"}, "td_lambda"),
     "ddpg": (ddpg_learner, ddpg_targets, GRU, ""),
     "maddpg": (ddpg_learner, ddpg_targets, GRU | {"critic": "joint"}, ""),
     "sac": (sac_learner, sac_targets, GRU, ""),
     "masac": (sac_learner, sac_targets, GRU | {"critic": "joint"}, ""),
 }
 """Per family: constructor, function that computes targets, settings, and the setting of lambda."""
-PER_AGENT = ("ppo", "iql", "ddpg", "sac")
+PER_AGENT = ("ppo", "iql", "pqn", "ddpg", "sac")
 WITH_LAMBDA = [name for name, family in FAMILIES.items() if family[3]]
 WITH_N_STEP = [name for name in FAMILIES if name in {"iql", "vdn", "ddpg", "maddpg", "sac", "masac"}]
 
@@ -97,6 +121,10 @@ def set_values(name, algorithm, values):
     elif name in {"iql", "vdn"}:
         algorithm.evaluate = lambda value, q, actions, timesteps: of(timesteps.obs)[
             ..., 0 if name == "vdn" else slice(None), 0
+        ]
+    elif name in {"pqn", "pqn_vdn"}:
+        algorithm.value.evaluate = lambda q, actions, masks, alive, obs, state: of(obs)[
+            ..., 0 if name == "pqn_vdn" else slice(None), 0
         ]
     elif name in {"ddpg", "maddpg"}:
         algorithm.critic_features = lambda critic, batch, time: of(batch.timesteps.obs)[time, ..., 0]

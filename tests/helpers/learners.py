@@ -13,6 +13,7 @@ from coterie.algos.coma import COMA, COMAConfig
 from coterie.algos.ddpg import DDPG, DDPGConfig
 from coterie.algos.poca import POCA, POCAConfig
 from coterie.algos.ppo import PPO, PPOConfig
+from coterie.algos.pqn import PQN, PQNConfig
 from coterie.algos.qlearning import QLearning, QLearningConfig
 from coterie.algos.sac import SAC, SACConfig
 from coterie.core.types import Rollout
@@ -73,6 +74,12 @@ def q_learner(env, **settings):
         "target_update_interval": 5,
     }
     return learner_of(QLearning, QLearningConfig(**rarely(small | settings, env.num_envs)), env)
+
+
+def pqn_learner(world, num_envs=16, **settings):
+    small = REPLAYED | {"hidden_sizes": (16,), "rnn_size": 8, "rollout_length": 12, "num_minibatches": 1, "epochs": 2}
+    small |= {"lr_schedule": "constant", "max_grad_norm": 10.0}
+    return learner_of(PQN, PQNConfig(**small | settings), env_of(world, num_envs))
 
 
 def ddpg_learner(world, num_envs=16, seed=0, **settings):

@@ -14,9 +14,15 @@ from coterie.core.tree import tree_leaves
 from coterie.envs.worlds.world import Observation, Outcome, World
 
 LEARNERS = [name for name in registry.ALGOS if registry.algorithm(name).capabilities.learns]
-FAMILIES = ("mappo", "poca", "coma", "qmix", "matd3", "masac")
+FAMILIES = ("mappo", "poca", "coma", "qmix", "pqn_qmix", "matd3", "masac")
 """One algorithm for each class of learners. The others differ from them in their presets."""
-FAMILIES_AND_NETWORKS = [*((name, "gru") for name in FAMILIES), ("mappo", "none"), ("qmix", "none"), ("masac", "none")]
+FAMILIES_AND_NETWORKS = [
+    *((name, "gru") for name in FAMILIES),
+    ("mappo", "none"),
+    ("qmix", "none"),
+    ("pqn_qmix", "none"),
+    ("masac", "none"),
+]
 """Algorithms and recurrent layers with all paths through minibatches: sequences, and timesteps on their own."""
 SMALL = {
     "hidden_sizes": "[8]", "critic_hidden_sizes": "[8]", "rnn_size": "4", "rollout_length": "12",

@@ -12,7 +12,7 @@ from coterie.nets.layers import MLP, Linear
 CASES = list(
     itertools.product(
         ["tanh", "relu"],
-        [False, True],
+        [False, True, "hidden"],
         [None, 3],
         [((3, 5, 2), 1), ((4, 17, 6, 3), 3), ((5, 2), 0), ((1, 33, 1), 1)],
         [1, 7],
@@ -31,7 +31,7 @@ def network(widths, *, activated, sets=None, norm=False, dtype=torch.float64, se
     def row(size):
         return tensor(size) if sets is None else tensor(1, size)
 
-    normed = widths[: activated + 1] if norm and activated else ()
+    normed = widths[norm == "hidden" : activated + 1] if norm and activated else ()
     weights = [tensor(a, b) for a, b in itertools.pairwise(widths)]
     return weights, [row(b) for b in widths[1:]], [row(w) for w in normed], [row(w) for w in normed]
 
@@ -59,13 +59,14 @@ def test_values_and_gradients_are_those_of_pytorch(activation, norm, sets, shape
     assert torch.autograd.gradcheck(run, flat)
 
 
-def test_the_gradient_can_be_differentiated_again():
-    parts = network((3, 4, 2), activated=1, norm=True)
+@pytest.mark.parametrize("norm", [True, "hidden"])
+def test_the_gradient_can_be_differentiated_again(norm):
+    parts = network((3, 4, 2), activated=1, norm=norm)
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradgradcheck(as_function(parts, "tanh", 1), [x, *itertools.chain(*parts)])
 
 
-@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("norm", [False, True, "hidden"])
 def test_a_network_gives_the_same_with_and_without_kernels(norm, kernels_on):
     generator = torch.Generator().manual_seed(0)
     net = MLP(18, NetworkConfig((64, 40), "tanh", layer_norm=norm), generator)
@@ -83,8 +84,9 @@ def test_a_network_gives_the_same_with_and_without_kernels(norm, kernels_on):
 
 @pytest.mark.parametrize("sets", [None, 2])
 @pytest.mark.parametrize("rows", [1, 47, 1001])
-def test_the_number_of_threads_does_not_change_a_bit(rows, sets, threads):
-    parts = network((18, 64, 64, 5), activated=2, sets=sets, norm=True, dtype=torch.float32)
+@pytest.mark.parametrize("norm", [True, "hidden"])
+def test_the_number_of_threads_does_not_change_a_bit(rows, sets, norm, threads):
+    parts = network((18, 64, 64, 5), activated=2, sets=sets, norm=norm, dtype=torch.float32)
     x = torch.randn(*(() if sets is None else (sets,)), rows, 18, requires_grad=True)
     flat, found = [x, *itertools.chain(*parts)], []
     for count in (1, 2, 3):
@@ -93,6 +95,19 @@ def test_the_number_of_threads_does_not_change_a_bit(rows, sets, threads):
             found.append([out, *torch.autograd.grad(out.square().sum(), flat)])
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("norm", [False, True, "hidden"])
+def test_inputs_of_any_width_are_read(norm, kernels_on):
+    """There is a kernel for the normalization of up to 256 inputs."""
+    net, x = (
+        MLP(300, NetworkConfig((8,), "relu", layer_norm=norm), torch.Generator().manual_seed(0)),
+        torch.randn(5, 300),
+    )
+    with kernels_on(True):
+        fused = net(x)
+    with kernels_on(False):
+        torch.testing.assert_close(fused, net(x))
 
 
 def test_rows_do_not_depend_on_their_neighbors():

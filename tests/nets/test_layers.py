@@ -101,20 +101,26 @@ def test_padded_products_work_under_vmap():
     torch.testing.assert_close(found, torch.stack([layer(one) for layer, one in zip(layers, x, strict=True)]).detach())
 
 
-@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("layer_norm", [False, True, "hidden"])
 @pytest.mark.parametrize("init", ["orthogonal", "xavier"])
 def test_hidden_layers_are_products_with_an_activation_each(layer_norm, init):
-    """5, 8, 6 and 7 units; with layer normalization, the input and each layer's output are normalized."""
+    """5, 8, 6 and 7 units; with layer normalization, the input and each layer's output are normalized, or each layer's
+    product before its activation.
+    """
     mlp = MLP(5, NetworkConfig((8, 6, 7), "relu", layer_norm, init=init), draw())
     assert mlp.features == 7
     assert [tuple(layer.weight.shape) for layer in mlp.layers] == [(5, 8), (8, 6), (6, 7)]
-    assert (mlp.norms is not None) == layer_norm
+    assert len(mlp.norms or ()) == {False: 0, True: 4, "hidden": 3}[layer_norm]
     x = torch.randn(4, 5, generator=draw(1))
-    expected = torch.nn.functional.layer_norm(x, (5,)) if layer_norm else x
+    expected = torch.nn.functional.layer_norm(x, (5,)) if layer_norm is True else x
     for layer in mlp.layers:
         assert layer.bias.equal(torch.zeros_like(layer.bias))
-        expected = (expected @ layer.weight).clamp(min=0)
-        expected = torch.nn.functional.layer_norm(expected, expected.shape[-1:]) if layer_norm else expected
+        expected = expected @ layer.weight
+        if layer_norm == "hidden":
+            expected = torch.nn.functional.layer_norm(expected, expected.shape[-1:])
+        expected = expected.clamp(min=0)
+        if layer_norm is True:
+            expected = torch.nn.functional.layer_norm(expected, expected.shape[-1:])
         singular = torch.linalg.svdvals(layer.weight)
         is_orthogonal = torch.allclose(singular, torch.full_like(singular, 2**0.5))
         assert is_orthogonal == (init == "orthogonal"), "the gain of relu"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, cast, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from coterie.algos.optimizer import Schedule
+from coterie.algos.optimizer import Rule, Schedule
 from coterie.algos.replay.spec import SequenceStart, Storage
 from coterie.config import user_code
 from coterie.config.needs import CONTINUOUS, SEVERAL, Needs, needs_of
@@ -21,6 +21,7 @@ from coterie.nets.config import (
     BodyKind,
     Edges,
     Init,
+    LayerNormKind,
     ModuleFactory,
     NetworkConfig,
     RNNKind,
@@ -184,7 +185,7 @@ class LearnerConfig(BaseModel):
     rollout_length: int = Field(128, ge=1, le=10**6)
     """Steps per environment between updates, including the reset step after each episode."""
     lr: float = Field(5e-4, gt=0, lt=1)
-    """Adam's learning rate."""
+    """Learning rate of the optimizer."""
     lr_schedule: Schedule = "constant"
     """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
     lr_end: Annotated[float, Needs("lr_schedule!=constant")] = Field(0.01, gt=0, le=1)
@@ -203,10 +204,12 @@ class LearnerConfig(BaseModel):
     """Maximum gradient norm, applied to each network separately; null: no clipping."""
     max_grad_value: float | None = Field(None, gt=0, le=10**12)
     """Maximum absolute value of each entry of a gradient, applied before `max_grad_norm`; null: no limit."""
+    optimizer: Rule = "adam"
+    """Optimizer: Adam, or RAdam (radam), which rectifies the size of its first steps."""
     adam_eps: float = Field(1e-5, gt=0, le=1)
-    """Adam's epsilon."""
+    """Epsilon of the optimizer."""
     weight_decay: float = Field(0.0, ge=0, le=1000)
-    """Adam's weight decay."""
+    """Weight decay of the optimizer."""
     hidden_sizes: tuple[Units, ...] = Field((64, 64), min_length=1)
     """Units of the hidden layers of the network that acts."""
     network: NetworkName | None = None
@@ -227,8 +230,10 @@ class LearnerConfig(BaseModel):
     """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     activation: Activation = "relu"
     """Activation after each hidden layer."""
-    layer_norm: bool = False
-    """Apply layer normalization to the input and to each hidden layer."""
+    layer_norm: LayerNormKind = False
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to hidden
+    layers, before their activation (hidden).
+    """
     init: Init = "orthogonal"
     """Initialization of linear layers: orthogonal, with a small gain in the actor's output layer, or Xavier normal for
     all layers, which starts from a policy far from uniform. Mixers and MA-POCA's critic have an initialization of their
@@ -294,9 +299,9 @@ class LearnerConfig(BaseModel):
         return self.model_copy(update={name: value for name, (value, _) in self.derived(run).items()})
 
     @property
-    def adam_settings(self) -> tuple[float, float, float | None, float | None]:
-        """Arguments of `Optimizer` after the modules: epsilon, weight decay, and the limits of gradients."""
-        return self.adam_eps, self.weight_decay, self.max_grad_norm, self.max_grad_value
+    def adam_settings(self) -> tuple[float, float, float | None, float | None, Rule]:
+        """Arguments of `Optimizer` after the modules: epsilon, weight decay, limits of gradients, and the rule."""
+        return self.adam_eps, self.weight_decay, self.max_grad_norm, self.max_grad_value, self.optimizer
 
     def network_config(self, team: TeamSpec) -> NetworkConfig:
         """Returns the architecture and the inputs of the network that acts."""
@@ -419,21 +424,43 @@ class CriticConfig(LearnerConfig):
         return *actor, self._body(self.critic_network, "algo.critic_network")
 
 
-NUM_MINIBATCHES = 4
-"""Minibatches per pass, unless they are set or a rollout has fewer samples."""
+class MinibatchConfig(LearnerConfig):
+    """Settings of learners that make passes over the minibatches of each rollout.
 
+    Attributes:
+        minibatches: Minibatches per pass, unless they are set or a rollout has fewer samples.
+    """
 
-class OnPolicyConfig(CriticConfig):
-    """Settings shared by on-policy learners."""
+    minibatches: ClassVar[int] = 4
 
-    critic_lr: float | None = Field(None, gt=0, lt=1)
-    """Learning rate of the critic; null: `lr`."""
     epochs: int = Field(5, ge=1, le=1000)
     """Passes over each rollout."""
     num_minibatches: int | None = Field(None, ge=1, le=10_000)
     """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own. null: 4,
     or one per sequence if a rollout has fewer.
     """
+
+    @property
+    def learns_from_sequences(self) -> bool:
+        """True if minibatches consist of sequences; false: of timesteps."""
+        return self.recurrent
+
+    def derived(self, run: RunFacts) -> dict[str, Derived]:
+        found = super().derived(run)
+        if self.num_minibatches is None:
+            samples, unit = run.rollout_steps, "timesteps"
+            if self.learns_from_sequences:
+                samples, unit = run.rollout_steps // (self.sequence_length or run.rollout_length), "sequences"
+            number = max(1, min(self.minibatches, samples))
+            found["num_minibatches"] = Derived(number, f"a rollout has {samples:,} {unit}")
+        return found
+
+
+class OnPolicyConfig(MinibatchConfig, CriticConfig):
+    """Settings shared by on-policy learners of a policy and a critic."""
+
+    critic_lr: float | None = Field(None, gt=0, lt=1)
+    """Learning rate of the critic; null: `lr`."""
     entropy_coef: float = Field(0.01, ge=0, le=10**6)
     """Initial weight of the entropy bonus."""
     entropy_schedule: Annotated[Schedule, Needs("entropy_coef!=0")] = "constant"
@@ -447,21 +474,6 @@ class OnPolicyConfig(CriticConfig):
     hidden_sizes: tuple[Units, ...] = Field((64, 64), min_length=1)
     """Units of the actor's hidden layers."""
     activation: Activation = "tanh"
-
-    @property
-    def learns_from_sequences(self) -> bool:
-        """True if minibatches consist of sequences; false: of timesteps."""
-        return self.recurrent
-
-    def derived(self, run: RunFacts) -> dict[str, Derived]:
-        found = super().derived(run)
-        if self.num_minibatches is None:
-            samples, unit = run.rollout_steps, "timesteps"
-            if self.learns_from_sequences:
-                samples, unit = run.rollout_steps // (self.sequence_length or run.rollout_length), "sequences"
-            number = max(1, min(NUM_MINIBATCHES, samples))
-            found["num_minibatches"] = Derived(number, f"a rollout has {samples:,} {unit}")
-        return found
 
 
 SEVERAL_STEPS = Needs("epochs!=1", "num_minibatches!=1")
@@ -497,6 +509,17 @@ class ClippedConfig(OnPolicyConfig):
         return self.share_params == "all" if self.obs_agent_id is None else self.obs_agent_id
 
 
+class ScaledRewardConfig(LearnerConfig):
+    """Settings of learners that scale rewards."""
+
+    common_reward: Annotated[bool, SEVERAL] = False
+    """Each agent receives the mean of its team's rewards."""
+    reward_scale: Literal["none", "rms", "standardize"] = "rms"
+    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
+    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
+    """
+
+
 MOST_STEPS, LEAST_STEPS = 64, 16
 """Environment steps per gradient step in long and in short runs."""
 GRADIENT_STEPS = 5_000
@@ -505,7 +528,7 @@ BATCH_SIZE, RECURRENT_BATCH_SIZE = 256, 32
 """Sequences per gradient step by default."""
 
 
-class OffPolicyConfig(LearnerConfig):
+class OffPolicyConfig(ScaledRewardConfig):
     """Settings that off-policy learners share."""
 
     rollout_length: int = Field(32, ge=1, le=10**6)
@@ -538,12 +561,6 @@ class OffPolicyConfig(LearnerConfig):
     """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or that
     of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is longer than a
     sequence, else rollout.
-    """
-    common_reward: Annotated[bool, SEVERAL] = False
-    """Each agent receives the mean of its team's rewards."""
-    reward_scale: Literal["none", "rms", "standardize"] = "rms"
-    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
-    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
     """
 
     def derived(self, run: RunFacts) -> dict[str, Derived]:

@@ -9,52 +9,40 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.algos.algorithm import AlgorithmContext, group_membership, learns_common_reward
+from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.base_config import BATCH_SIZE, OffPolicyConfig
 from coterie.algos.graphed import Step
-from coterie.algos.learner import Learner
 from coterie.algos.optimizer import Optimizer, TargetNetwork
 from coterie.algos.other_teams import OtherTeamsReader
 from coterie.algos.replay.buffer import ReplayBuffer
 from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.algos.replay.memory import describe
 from coterie.algos.replay.spec import ReplaySpec
+from coterie.algos.scaled_rewards import ScaledRewardLearner
 from coterie.core.seeds import restore
 from coterie.core.specs import RoleSpec
 from coterie.core.types import HiddenState
 from coterie.functional.statistics import (
-    Moments,
-    initial_moments,
-    mean_and_std,
     root_mean_square,
-    update_moments,
 )
 
 
-class OffPolicyLearner(Learner):
+class OffPolicyLearner(ScaledRewardLearner):
     """A learner with a replay buffer, and its state in checkpoints.
 
     Attributes:
         buffer: The replay buffer.
         generator: Draws the noise of updates; None for updates without noise.
-        reward_moments: Moments of all rewards; None if rewards are not scaled. They are changed in place, since CUDA
-            graphs read them where they are.
     """
 
     buffer: ReplayBuffer
     generator: torch.Generator | None = None
-    reward_moments: Moments | None = None
 
     def __init__(self, config: OffPolicyConfig, context: AlgorithmContext) -> None:
         super().__init__(config, context)
         assert config.gradient_steps is not None  # derived
         assert config.batch_size is not None
         self._gradient_steps, self._batch_size = config.gradient_steps, config.batch_size
-        self._membership = group_membership(context.team).to(context.device)
-        self._common_reward = learns_common_reward(config, context.team)
-        self._reward_scale = config.reward_scale
-        if config.reward_scale != "none":
-            self.reward_moments = initial_moments(1, context.device)
         self._steps, self._updates = 0, 0
 
     def _create_buffer(
@@ -128,22 +116,6 @@ class OffPolicyLearner(Learner):
             self.buffer.update_priorities(sample.index, error)
         self._updates += 1
         return reports
-
-    def _scaled(self, reward: Tensor) -> Tensor:
-        """Returns rewards [..] on the scale that values are learned on."""
-        if self._reward_scale == "none" or self.reward_moments is None:
-            return reward
-        if self._reward_scale == "standardize":
-            mean, std = mean_and_std(self.reward_moments)
-            return (reward - mean) / std
-        return reward / root_mean_square(self.reward_moments)
-
-    def _add_rewards(self, reward: Tensor, valid: Tensor) -> None:
-        """Adds rewards [..] to their statistics where `valid` [..] is True, once per reward, when it is collected."""
-        if self.reward_moments is None:
-            return
-        for name, value in update_moments(self.reward_moments, reward.unsqueeze(-1), valid, self.reduction).items():
-            self.reward_moments[name].copy_(value)
 
     def _replay_metrics(self) -> dict[str, float]:
         """Returns the size and age of the replay buffer, without reading the device."""

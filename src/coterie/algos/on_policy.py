@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.algos.base_config import OnPolicyConfig
+from coterie.algos.base_config import MinibatchConfig
 from coterie.algos.learner import Learner
 from coterie.core.errors import UserError
 from coterie.core.seeds import generator
@@ -30,7 +30,7 @@ class OnPolicyLearner(Learner):
 
     reported: ClassVar[tuple[str, ...]]
 
-    def __init__(self, config: OnPolicyConfig, context: AlgorithmContext) -> None:
+    def __init__(self, config: MinibatchConfig, context: AlgorithmContext) -> None:
         super().__init__(config, context)
         assert config.num_minibatches is not None  # derived
         self._epochs, self._num_minibatches = config.epochs, config.num_minibatches

@@ -1,4 +1,4 @@
-"""Gradient steps: schedules, Adam with gradient clipping, target networks, and the metrics of an update."""
+"""Gradient steps: schedules, Adam and RAdam with gradient clipping, target networks, and the metrics of an update."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam  # creating torch.optim.Adam imports torch._dynamo, which takes 2 s
+from torch.optim.radam import radam
 
 from coterie.core.errors import NonFiniteError
 from coterie.kernels import switch
@@ -16,6 +17,7 @@ from coterie.kernels.adam import adam_step
 from coterie.ranks.ranks import ONE, Ranks
 
 Schedule = Literal["constant", "linear", "exponential"]
+Rule = Literal["adam", "radam"]
 
 
 def scheduled(schedule: Schedule, start: float, end: float, progress: float) -> float:
@@ -31,8 +33,11 @@ def scheduled(schedule: Schedule, start: float, end: float, progress: float) -> 
     return start * (end / start) ** progress
 
 
+_BETAS = (0.9, 0.999)
+
+
 class Optimizer:
-    """Adam over named modules, each with its own learning rate and gradient clipping.
+    """Adam or RAdam over named modules, each with its own learning rate and gradient clipping.
 
     The parameters of a module become views of one tensor in `flat`, so that norm, clipping and step are one operation.
     Entries of gradients are clipped to `max_grad_value`, then gradients to the norm `max_grad_norm` per module; None
@@ -45,6 +50,7 @@ class Optimizer:
         weight_decay: Weight of the squared norm of the parameters in the loss.
         max_grad_norm: See above.
         max_grad_value: See above.
+        rule: `adam`, or `radam` for steps whose size is rectified while the second moments are uncertain.
         ranks: Ranks that train the modules together: gradients are averaged over them.
     """
 
@@ -55,10 +61,11 @@ class Optimizer:
         weight_decay: float,
         max_grad_norm: float | None,
         max_grad_value: float | None = None,
+        rule: Rule = "adam",
         *,
         ranks: Ranks = ONE,
     ):
-        self._eps, self._weight_decay = eps, weight_decay
+        self._eps, self._weight_decay, self._rule = eps, weight_decay, rule
         self._max_grad_norm, self._max_grad_value, self._ranks = max_grad_norm, max_grad_value, ranks
         self.flat: dict[str, Tensor] = {}
         self._gradients: dict[str, Tensor] = {}
@@ -104,22 +111,34 @@ class Optimizer:
             if self._max_grad_value is not None:
                 unclipped = gradient.norm()
                 gradient.clamp_(-self._max_grad_value, self._max_grad_value)
-            options: dict[str, Any] = {
-                "lr": _rate(lr[name], flat),
-                "weight_decay": self._weight_decay,
-                "eps": self._eps,
-            }
-            norm = adam_step(flat, gradient, state, self._max_grad_norm, **options) if switch.on else None
+            rate = _rate(lr[name], flat)
+            norm = self._kernel_step(flat, gradient, state, rate) if switch.on else None
             if norm is None:
                 norm = gradient.norm()
                 if self._max_grad_norm is not None:
                     gradient.mul_((self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-                adam(
-                    [flat], [gradient], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]], **options,
-                    beta1=0.9, beta2=0.999, amsgrad=False, maximize=False, fused=True,
-                )  # fmt: skip
+                self._torch_step(flat, gradient, state, rate)
             norms.append(norm if unclipped is None else unclipped)
         return torch.stack(norms).detach()
+
+    def _kernel_step(self, flat: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: Any) -> Tensor | None:
+        """Clips a gradient and takes a step by the kernel; returns the norm before, or None if there is no kernel."""
+        eps = self._eps
+        if self._rule == "radam":
+            if flat.is_cuda or (found := rectified(float(state["step"]) + 1, lr, eps)) is None:
+                return None
+            lr, eps = found
+        return adam_step(flat, gradient, state, self._max_grad_norm, lr=lr, weight_decay=self._weight_decay, eps=eps)
+
+    def _torch_step(self, flat: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: Any) -> None:
+        """Takes a step with a gradient that has been clipped."""
+        moments = [flat], [gradient], [state["exp_avg"]], [state["exp_avg_sq"]]
+        options: dict[str, Any] = {"lr": lr, "weight_decay": self._weight_decay, "eps": self._eps}
+        options |= {"beta1": _BETAS[0], "beta2": _BETAS[1]}
+        if self._rule == "radam":
+            radam(*moments, [state["step"]], foreach=False, capturable=flat.is_cuda, **options)
+        else:
+            adam(*moments, [], [state["step"]], amsgrad=False, maximize=False, fused=True, **options)
 
     def tensors(self) -> list[Tensor]:
         """Returns what `step` changes: parameters, gradients and moments, which are created if there are none."""
@@ -140,6 +159,31 @@ class Optimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, flat in self.flat.items():
             self._state[name] = {key: value.to(flat.device, copy=True) for key, value in state[name].items()}
+
+
+def rectified(step: float, lr: float, eps: float) -> tuple[float, float] | None:
+    """Returns learning rate and epsilon with which a step of Adam is one of RAdam.
+
+        rho_inf = 2 / (1 - beta2) - 1,    rho = rho_inf - 2 t beta2^t / (1 - beta2^t)
+        lr'     = lr sqrt((rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho))
+        eps'    = eps / sqrt(1 - beta2^t)
+
+    None for the first five steps, with rho <= 5, which descend along the momentum alone.
+
+    Args:
+        step: t, 1 for the first step.
+        lr: Learning rate.
+        eps: Epsilon, which RAdam adds to the root of the second moments before their bias is corrected.
+
+    Source: Liu et al. 2020, algorithm 2, as in `torch.optim.RAdam`.
+    """
+    beta = _BETAS[1]
+    longest, correction = 2 / (1 - beta) - 1, 1 - beta**step
+    rho = longest - 2 * step * beta**step / correction
+    if rho <= 5:
+        return None
+    rectification = (rho - 4) * (rho - 2) * longest / ((longest - 4) * (longest - 2) * rho)
+    return lr * rectification**0.5, eps / correction**0.5
 
 
 def _rate(lr: float | Tensor, flat: Tensor) -> float | Tensor:

@@ -36,7 +36,7 @@ from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.functional.policy_gradient import clipped_policy_loss, clipped_value_error, combined, update_value_moments
 from coterie.functional.returns import bootstrap_masks, lambda_return, present_agents, terminate_at_limit, valid_mask
 from coterie.functional.statistics import Reduction, explained_variance, masked_mean, standardize
-from coterie.nets.config import Activation
+from coterie.nets.config import Activation, LayerNormKind
 from coterie.nets.entity_critic import HEADS, EntityCritic
 
 declare(
@@ -102,8 +102,10 @@ class POCAConfig(ClippedConfig):
     embedding_size: int = Field(64, ge=HEADS, le=100_000, multiple_of=HEADS)
     """Size of an agent's embedding in the critic's attention; a multiple of its 4 heads."""
     activation: Activation = "silu"
-    layer_norm: bool = False
-    """Apply layer normalization to the input and to each hidden layer. The attention has its own in any case."""
+    layer_norm: LayerNormKind = False
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to hidden
+    layers, before their activation (hidden). The attention has its own in any case.
+    """
 
 
 @register_pytree

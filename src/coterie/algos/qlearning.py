@@ -11,101 +11,50 @@ reset, instead of being padded; Adam replaces RMSprop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import AfterValidator, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coterie.algos.algorithm import (
-    AlgorithmContext,
-    Capabilities,
-    CloningOptimizer,
-    central_state_name,
-    require_equal_spaces,
-)
-from coterie.algos.base_config import LAYERS, Derived, OffPolicyConfig, RunFacts, Units, module_factory
+from coterie.algos.algorithm import AlgorithmContext, Capabilities, CloningOptimizer
+from coterie.algos.base_config import LAYERS, OffPolicyConfig, Units
 from coterie.algos.graphed import StepResult
-from coterie.algos.learner import CentralState
 from coterie.algos.off_policy import OffPolicyLearner
-from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled
+from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled
 from coterie.algos.recurrent_q import Inputs, RecurrentReader
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of
 from coterie.algos.replay.prioritized import sequence_error
+from coterie.algos.team_q import TeamQConfig, TeamQLearner, build_policy
 from coterie.algos.weighted_qmix import CentralQ, weighted_td_loss
 from coterie.config.needs import Needs
-from coterie.config.schema import Count
 from coterie.core.errors import UserError
 from coterie.core.seeds import generator
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Rollout, Timestep
 from coterie.functional.returns import (
-    agent_rewards,
     bootstrap_masks,
     lambda_return,
     n_step_return,
     present_successors,
     terminate_at_limit,
-    valid_mask,
 )
 from coterie.functional.statistics import Reduction, masked_mean, masked_sum, valid_count
-from coterie.nets.config import CentralInputs, ModuleFactory
+from coterie.nets.config import CentralInputs
 from coterie.nets.joint_actions import JointAction
-from coterie.nets.mixers import (
-    Choices,
-    Mixer,
-    MixerKind,
-    TeamQNetwork,
-    UnrestrictedMixer,
-    build_mixer,
-    greedy_actions,
-    taken_actions,
-)
+from coterie.nets.mixers import Choices, TeamQNetwork, UnrestrictedMixer, taken_actions
 from coterie.nets.team import CentralEncoder, ObservationNormalizer
-from coterie.nets.user_mixer import UserMixer
-from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
-
-OUTPUT_GAIN = 0.01
-"""Default gain of the output layer."""
-EPSILON_DECAY_STEPS = 50_000
-"""Environment steps over which epsilon decays if the length of the run is unknown."""
 
 
-def _check_own_mixer(value: str) -> str:
-    if ":" not in value:
-        raise ValueError("your own package.module:Class")
-    return value
-
-
-OwnMixer = Annotated[str, AfterValidator(_check_own_mixer)]
-"""A user's class or factory of mixers `package.module:Class`."""
-
-
-class QLearningConfig(OffPolicyConfig):
+class QLearningConfig(OffPolicyConfig, TeamQConfig):
     """Settings of DDQN, IQL, VDN, QMIX, QPLEX and weighted QMIX."""
 
     lr: float = Field(1e-3, gt=0, lt=1)
     hidden_sizes: Annotated[tuple[Units, ...], Needs(LAYERS[0])] = Field((128, 128), min_length=1)
-    mixer: MixerKind | OwnMixer = "none"
-    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, or your own class of a torch module
-    package.module:Class, called as Class(agents, state_size, embed_dim=).
-    """
-    mixer_input: Annotated[Literal["auto", "state", "joint"], Needs("mixer!=none|vdn")] = "auto"
-    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
-    state if there is one.
-    """
-    mixing_embed_dim: Annotated[int, Needs("mixer!=none|vdn")] = Field(32, ge=1, le=100_000)
-    """Width of the mixing layer."""
-    hypernet_embed_dim: Annotated[int, Needs("mixer=qmix|qplex"), Needs("hypernet_layers!=1")] = Field(
-        64, ge=1, le=100_000
-    )
-    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
-    hypernet_layers: Literal[1, 2] = 2
-    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
     weighting: Literal["none", "optimistic", "central"] = "none"
     """Weighted QMIX: reduces the loss of joint actions that are not underestimated to `weighting_alpha`, by the
     optimistic (OW) or the centrally weighted (CW) rule.
@@ -120,152 +69,17 @@ class QLearningConfig(OffPolicyConfig):
     """Lambda of TD(lambda) targets along a sequence, which has `n_step` steps without recurrent layer; null: n-step
     targets.
     """
-    obs_last_action: bool = False
-    """Append the agent's last action to the input of its network; requires a recurrent layer."""
-    epsilon_start: float = Field(1.0, ge=0, le=1)
-    """Initial probability of a random action."""
-    epsilon_end: Annotated[float, Needs("epsilon_schedule!=constant")] = Field(0.05, ge=0, le=1)
-    """Final probability of a random action."""
-    epsilon_decay_steps: Annotated[Count | None, Needs("epsilon_schedule!=constant")] = Field(None, ge=1, le=10**15)
-    """Environment steps over which epsilon decays; null: a fifth of the run."""
-    epsilon_schedule: Schedule = "linear"
-    """Schedule of epsilon."""
-    output_gain: float = Field(OUTPUT_GAIN, gt=0, le=10)
-    """Gain of the orthogonal initialization of the output layer. A small one lets Q-values start near 0, and not far
-    from all returns.
-    """
-    huber_delta: float | None = Field(None, gt=0, le=10**12)
-    """Error beyond which the loss is linear; null: squared error."""
-
-    @property
-    def needs_state(self) -> bool:
-        """True if the mixer reads an environment state where there is one."""
-        return self.reads_central and self.mixer_input != "joint"
-
-    @property
-    def reads_central(self) -> bool:
-        """True if the mixer reads a state or the joint observation."""
-        return self.mixer not in ("none", "vdn")
-
-    @property
-    def mixer_factory(self) -> ModuleFactory | None:
-        """The user's factory of mixers; None if the mixer is one of Coterie's. UserError if it cannot be imported."""
-        return module_factory(self.mixer, "algo.mixer") if ":" in self.mixer else None
-
-    @property
-    def values_read_state(self) -> bool:
-        return self.reads_central
-
-    def derived(self, run: RunFacts) -> dict[str, Derived]:
-        found = super().derived(run)
-        if self.epsilon_decay_steps is None and run.steps is not None:
-            found["epsilon_decay_steps"] = Derived(max(1, run.steps // 5), f"a fifth of {run.steps:,} steps")
-        return found
 
 
-def require_consistent(team: TeamSpec, config: QLearningConfig) -> None:
-    """Checks that settings do not contradict each other.
-
-    Raises:
-        UserError: If they do.
-    """
-    require_equal_spaces(team, config.share_params)
-    for name, epsilon in (("epsilon_start", config.epsilon_start), ("epsilon_end", config.epsilon_end)):
-        if config.epsilon_schedule == "exponential" and epsilon == 0:
-            raise UserError(
-                f"algo.{name}=0: must be > 0 for an exponential schedule. Increase it, or set "
-                f"algo.epsilon_schedule=linear."
-            )
+def require_q_learning(config: QLearningConfig) -> None:
+    """Raises UserError if settings of Q-learning with replay contradict each other."""
     if config.td_lambda is not None and not config.recurrent and config.n_step == 1:
         raise UserError(
             f"algo.td_lambda={config.td_lambda}: has no effect on sequences of one step. Set algo.n_step=5, for "
             f"example, or omit it."
         )
-    if config.common_reward and config.mixer != "none":
-        raise UserError(
-            f"algo.common_reward=true: has no effect with algo.mixer={config.mixer}, which learns from the sum of the "
-            f"team's rewards. Omit it."
-        )
-    if config.obs_last_action and not config.recurrent:
-        raise UserError("algo.obs_last_action=true: requires a recurrent network. Set algo.rnn=gru.")
-    if config.output_gain != OUTPUT_GAIN and config.init != "orthogonal":
-        raise UserError(
-            f"algo.output_gain={config.output_gain:g}: has no effect with algo.init={config.init}. Omit one of them."
-        )
-    if config.value_time_left and not config.reads_central:
-        raise UserError(
-            f"algo.value_time_left=true: has no effect with algo.mixer={config.mixer}, which reads no state. Omit it."
-        )
-    if config.hypernet_layers == 1 and config.mixer != "qmix":
-        raise UserError(f"algo.hypernet_layers=1: has no effect with algo.mixer={config.mixer}. Omit it.")
     if config.weighting != "none" and config.mixer in ("none", "vdn", "qplex"):
         raise UserError(f"algo.weighting={config.weighting}: requires QMIX. Set algo.mixer=qmix.")
-
-
-def mixer_state(team: TeamSpec, config: QLearningConfig) -> str | None:
-    """Returns the name of the state that the mixer reads; None if it reads joint observations or there is no mixer."""
-    if not config.needs_state or (config.mixer_input == "auto" and not team.state_sizes):
-        return None
-    return central_state_name(team, f"mixer_input={config.mixer_input}")
-
-
-def build_policy(
-    config: QLearningConfig, team: TeamSpec, draw: torch.Generator, device: torch.device
-) -> EpsilonGreedyPolicy:
-    """Returns the policy, which owns the agents' Q-networks; `draw` draws the initial weights."""
-    network = replace(config.network_config(team), obs_last_action=config.obs_last_action, part="q")
-    return EpsilonGreedyPolicy(team, network, draw, device, config.output_gain)
-
-
-def make_mixer(config: QLearningConfig, team: TeamSpec, state_size: int, draw: torch.Generator) -> Mixer | None:
-    """Returns the configured mixer; None for independent learners.
-
-    Args:
-        config: Settings of the learner.
-        team: The team.
-        state_size: Features of the state, or of the joint observation, that the mixer reads; 0 for none.
-        draw: Source of the initial weights.
-    """
-    if (factory := config.mixer_factory) is not None:
-        embed_dim = config.mixing_embed_dim
-        return UserMixer(factory, agents=team.n, state_size=state_size, embed_dim=embed_dim, generator=draw)
-    return build_mixer(
-        cast(MixerKind, config.mixer),
-        agents=team.n,
-        state_size=state_size,
-        joint_size=JointAction(team, torch.device("cpu")).size,
-        embed_dim=config.mixing_embed_dim,
-        hidden=None if config.hypernet_layers == 1 else config.hypernet_embed_dim,
-        generator=draw,
-    )
-
-
-MakeMixer = Callable[[QLearningConfig, TeamSpec, int, torch.Generator], Mixer | None]
-"""A function with the arguments of `make_mixer`."""
-
-
-def build_value(
-    config: QLearningConfig,
-    team: TeamSpec,
-    policy: EpsilonGreedyPolicy,
-    inputs: CentralInputs,
-    draw: torch.Generator,
-    *,
-    make_mixer: MakeMixer = make_mixer,
-) -> TeamQNetwork:
-    """Returns the Q-networks of the policy with a mixer.
-
-    Args:
-        config: Settings of the learner.
-        team: The team.
-        policy: The policy.
-        inputs: What the mixer reads besides Q-values.
-        draw: Source of the initial weights.
-        make_mixer: Creates the mixer.
-    """
-    encoder = CentralEncoder(team, inputs, draw) if config.reads_central else None
-    mixer = make_mixer(config, team, 0 if encoder is None else encoder.features, draw)
-    return TeamQNetwork(policy.net, mixer, encoder, JointAction(team, policy.device))
 
 
 def build_central(
@@ -360,7 +174,7 @@ class FeedForwardReader:
         return value.net(*inputs)[0]
 
 
-class QLearning(OffPolicyLearner):
+class QLearning(OffPolicyLearner, TeamQLearner):
     """Q-learning with one of several mixers, see the module."""
 
     Config: ClassVar = QLearningConfig
@@ -373,16 +187,9 @@ class QLearning(OffPolicyLearner):
         config = context.with_derived(config)
         super().__init__(config, context)
         self.config, team, device = config, context.team, context.device
-        require_consistent(team, config)
+        require_q_learning(config)
         draw = generator(context.seed, "weights")
-        self.policy: EpsilonGreedyPolicy = build_policy(config, team, draw, device)
-        self.policy.epsilon = config.epsilon_start
-        state_name = mixer_state(team, config)
-        self._reads_obs = config.reads_central and state_name is None
-        self._state = CentralState(config, team, state_name, device)
-        inputs = CentralInputs(self._reads_obs, self._state.size)
-        self.value = build_value(config, team, self.policy, inputs, draw, make_mixer=self.make_mixer)
-        self._mixes = self.value.mixer is not None
+        inputs = self._create_value(config, context, draw)
         parts = {"value": self.value}
         if config.weighting != "none":
             parts["central"] = build_central(config, team, inputs, draw, device=device)
@@ -406,16 +213,6 @@ class QLearning(OffPolicyLearner):
         self._create_buffer(config, context, config.n_step, self._state.names)
         self._create_step(self._step, (self._optimizer,), (self.module, *self._state.networks), (self.target,))
 
-    def make_mixer(
-        self, config: QLearningConfig, team: TeamSpec, state_size: int, draw: torch.Generator
-    ) -> Mixer | None:
-        """Returns the mixer of the agents' Q-values, see `coterie.nets.mixers.Mixer`; for subclasses to override.
-
-        The constructor calls it. `state_size` is the number of features of the state or joint observation that the
-        mixer reads, 0 if `config.mixer` is `none` or `vdn`; `draw` is the source of the initial weights.
-        """
-        return make_mixer(config, team, state_size, draw)
-
     # --------------------------------------------------------------------------------------------------- the update
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
@@ -435,10 +232,8 @@ class QLearning(OffPolicyLearner):
 
     def _add(self, rollout: Rollout) -> None:
         """Adds a rollout to the replay buffer; updates epsilon and statistics."""
-        config = self.config
         self._steps += self.buffer.add(rollout)
-        decayed = min(1.0, self._steps / (config.epsilon_decay_steps or EPSILON_DECAY_STEPS))
-        self.policy.epsilon = scheduled(config.epsilon_schedule, config.epsilon_start, config.epsilon_end, decayed)
+        self._decay_epsilon(self._steps)
         self._observe(rollout)
         self._add_rewards(*self._rewards(rollout))
 
@@ -515,23 +310,6 @@ class QLearning(OffPolicyLearner):
         state = self._state(timesteps.state)
         masks, alive = self._masks(timesteps), timesteps.alive
         return value.evaluate(q, actions, masks=masks, alive=alive, obs=obs, state=state)
-
-    def _greedy(self, q: Q, timesteps: Timestep) -> Choices:
-        return greedy_actions(self.policy.net, q, self._masks(timesteps))
-
-    def _masks(self, timesteps: Timestep) -> dict[str, Tensor | None]:
-        return {block.name: block.join_masks(timesteps.action_mask) for block in self.policy.blocks}
-
-    def _rewards(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Returns rewards and valid entries: of agents [T, S, N], or with a mixer of the team [T, S]."""
-        valid = valid_mask(rollout)
-        if not self._mixes:
-            has_group_reward = self.team.has_group_reward
-            return agent_rewards(rollout, self._membership, has_group_reward, self._common_reward), valid
-        reward = rollout.reward.sum(-1)
-        if self.team.has_group_reward:
-            reward = reward + rollout.group_reward.sum(-1)
-        return reward, valid.any(-1)
 
     def loss(self, batch: QBatch, weight: Tensor) -> Tensor:
         """Returns the loss of a minibatch [], see `td_loss` and `weighted_td_loss`; for subclasses to override.

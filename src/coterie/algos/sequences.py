@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.algos.on_policy import own_parts, random_parts
 from coterie.core.errors import UserError
@@ -165,13 +166,17 @@ def _all_new(first: Tensor, alive: Tensor) -> Tensor:
 
 
 def critic_values(
-    critic: nn.Module, inputs: tuple[Tree, Tree], first: Tensor, hidden_state: HiddenState, length: int
-) -> tuple[Tensor, HiddenState, HiddenState]:
+    critic: Callable[..., tuple[Any, HiddenState]],
+    inputs: tuple[Tree, Tree],
+    first: Tensor,
+    hidden_state: HiddenState,
+    length: int,
+) -> tuple[Any, HiddenState, HiddenState]:
     """Evaluates a recurrent critic over a rollout.
 
     Args:
-        critic: Called as `critic(*inputs, first, hidden_state)`.
-        inputs: Observations by role and the state, [T + 1, ..] each; the state may be None.
+        critic: Called as `critic(*inputs, first, hidden_state)`; returns a tree of values and the next hidden state.
+        inputs: Observations by role and a second input such as the state, [T + 1, ..] each; that may be None.
         first: [T + 1, B, ..] bool, True where the hidden state is reset.
         hidden_state: Hidden state before the rollout.
         length: Timesteps per sequence.
@@ -187,7 +192,8 @@ def critic_values(
         value, hidden_state = critic(*tree_map(lambda x, time=time: x[time], inputs), first[time], hidden_state)
         values.append(value)
     next_value, _ = critic(*tree_map(lambda x: x[last:], inputs), first[last:], hidden_state)
-    return torch.cat([*values, next_value]), tree_map(lambda *x: torch.cat(x), *before), hidden_state
+    values, before = (tree_map(lambda *x: torch.cat(x), *parts) for parts in ([*values, next_value], before))
+    return values, before, hidden_state
 
 
 def backward_in_time(

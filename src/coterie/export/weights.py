@@ -118,14 +118,14 @@ class NetworkDescription:
 
     def _layers(self, body: MLP, prefix: str) -> list[Entry]:
         activation = next(name for name, function in ACTIVATIONS.items() if function is body.activation)
-        layers = []
+        norms = [self._norm(norm, f"{prefix}.norm_{i}") for i, norm in enumerate(body.norms or ())]
+        before = body.layer_norm == "hidden"
+        layers = [] if before else norms[:1]
         for i, layer in enumerate(body.layers):
-            if body.norms is not None and i == 0:
-                layers.append(self._norm(body.norms[0], f"{prefix}.norm_0"))
             layers.append({"kind": "linear", **self._parameters(f"{prefix}.layer_{i}", layer, ("weight", "bias"))})
+            layers += norms[i : i + 1] if before else ()
             layers.append({"kind": activation})
-            if body.norms is not None:
-                layers.append(self._norm(body.norms[i + 1], f"{prefix}.norm_{i + 1}"))
+            layers += norms[i + 1 : i + 2] if not before else ()
         return layers
 
     def _norm(self, norm: torch.nn.Module, prefix: str) -> Entry:

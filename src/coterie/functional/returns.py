@@ -114,7 +114,9 @@ def lambda_return(
     Returns:
         Returns of the shape and dtype of next_value.
 
-    Source: Sutton and Barto 2018, eq. 12.18.
+    With V(s) = max_a Q(s, a) it is Peng's Q(lambda), the target of PQN.
+
+    Sources: Sutton and Barto 2018, eq. 12.18; Peng and Williams 1994.
     """
     discount = (gamma * (~terminated).to(next_value.dtype)).expand_as(next_value)
     trace = (td_lambda * (~boundary).to(next_value.dtype)).expand_as(next_value)

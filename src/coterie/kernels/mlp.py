@@ -33,13 +33,14 @@ def mlp(
 ) -> Tensor | None:
     """Applies linear layers, the first `activated` of which are followed by an activation.
 
-    With `norms`, layer normalization is applied to the input and after every activation.
+    With `norms`, layer normalization is applied to the input and after every activation, or before every activation.
 
     Args:
         x: [M, in], or [G, M, in] with G sets of parameters.
         weights: Of each layer [in, out], or [G, in, out].
         biases: Of each layer [out], or [G, 1, out].
-        norms: Scale and shift of each normalization [in], or [G, 1, in]; empty for none.
+        norms: Scale and shift of each normalization [in], or [G, 1, in]; empty for none. As many as activations: before
+            these; one more: of the input and after these.
         activation: `tanh` or `relu`; others have no kernel.
         activated: Number of layers with an activation: all, or all but the last.
 
@@ -53,6 +54,8 @@ def mlp(
     if x.ndim != weights[0].ndim or x.shape[-1] != weights[0].shape[-2] or x.shape[:-2] != weights[0].shape[:-2]:
         return None
     if any(weight.shape[-1] > _WIDEST[bool(norms)] for weight in weights):
+        return None
+    if len(norms) > activated and x.shape[-1] > _WIDEST[True]:
         return None
     save = activated > 0 and torch.is_grad_enabled()
     scales, shifts = [scale for scale, _ in norms], [shift for _, shift in norms]
@@ -71,23 +74,35 @@ def eager_mlp(
 ) -> Tensor:
     """The definition of the operator in PyTorch, used where its gradient is differentiated again."""
 
-    def normalize(x: Tensor, index: int) -> Tensor:
-        return functional.layer_norm(x, x.shape[-1:]) * scales[index] + shifts[index] if scales else x
+    def normalize(x: Tensor, index: int, when: int) -> Tensor:
+        if kind != when:
+            return x
+        return functional.layer_norm(x, x.shape[-1:]) * scales[index] + shifts[index]
 
-    x = normalize(x, 0)
+    kind = _normalization(scales, activated)
+    x = normalize(x, 0, _AFTER)
     for index, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         x = x @ weight + bias
         if index < activated:
-            x = normalize(torch.relu(x) if activation else torch.tanh(x), index + 1)
+            x = normalize(x, index, _BEFORE)
+            x = normalize(torch.relu(x) if activation else torch.tanh(x), index + 1, _AFTER)
     return x
 
 
-def _sizes(x: Tensor, weights: Sequence[Tensor], activation: int, activated: int, normed: bool):
+_AFTER, _BEFORE = 1, 2  # kAfter and kBefore in mlp.hpp
+
+
+def _normalization(scales: Sequence[Tensor], activated: int) -> int:
+    """Returns what is normalized, from the number of normalizations: nothing, as after or before activations."""
+    return (_BEFORE if len(scales) == activated else _AFTER) if scales else 0
+
+
+def _sizes(x: Tensor, weights: Sequence[Tensor], activation: int, activated: int, normalization: int):
     """Returns the shapes as the C functions read them."""
     widths = [weights[0].shape[-2], *(weight.shape[-1] for weight in weights)]
     sets, stride = (1, 0) if x.ndim == 2 else (x.shape[0], x.stride(0))
     return native.integers(
-        *(sets, x.shape[-2], len(weights), activated, activation, normed, stride, x.stride(-2)), *widths
+        *(sets, x.shape[-2], len(weights), activated, activation, normalization, stride, x.stride(-2)), *widths
     )
 
 
@@ -120,7 +135,8 @@ def _check_layers(
         raise ValueError(f"{operator}: weights[0] is {list(weights[0].shape)}, expected [in, out] or [G, in, out].")
     sets, floats = weights[0].shape[:-2], native.float_type(operator, weights[0])
     widths = [weights[0].shape[-2], *(weight.shape[-1] for weight in weights)]
-    if max(widths[1:]) > _WIDEST[bool(scales)] or min(widths[1:]) < 1 or (scales and widths[0] > _WIDEST[True]):
+    kind = _normalization(scales or norms[1], activated)
+    if max(widths[1:]) > _WIDEST[bool(scales)] or min(widths[1:]) < 1 or (kind == _AFTER and widths[0] > _WIDEST[True]):
         raise ValueError(
             f"{operator}: layers of {widths} columns. There is no kernel for more than {_WIDEST}, nor for 0."
         )
@@ -132,7 +148,7 @@ def _check_layers(
 
     rows = [((*sets, 1, width) if sets else (width,)) for width in widths]
     matrices = [(*sets, *pair) for pair in pairwise(widths)]
-    normed = rows[: activated + 1] if scales or norms[1] else []
+    normed = {0: [], _AFTER: rows[: activated + 1], _BEFORE: rows[1 : activated + 1]}[kind]
     native.check(
         operator,
         *named("weights", weights, matrices),
@@ -162,7 +178,9 @@ def _prepare(weights, biases, scales, shifts, activation, activated, save):
         sizes = known.get(layout)
         if sizes is None:
             _check_input("mlp", x, weights[0])
-            sizes = known[layout] = _sizes(x, tensors[: len(weights)], activation, activated, bool(scales))
+            sizes = known[layout] = _sizes(
+                x, tensors[: len(weights)], activation, activated, _normalization(scales, activated)
+            )
         out = x.new_empty((*x.shape[:-1], columns))
         saved = x.new_empty(_saved_size(x, weights, activated)) if save else nothing
         native.call("mlp_forward", x.dtype, sizes, x, parameters, out, saved if save else None)
@@ -192,7 +210,7 @@ def _backward(grad, x, saved, weights, scales, shifts, activation, activated, ne
     x, grad, weights = _with_contiguous_rows(x), grad.contiguous(), [w.contiguous() for w in weights]
     scales, shifts = [s.contiguous() for s in scales], [s.contiguous() for s in shifts]
     found = _empty_gradients(x, weights, scales, needs_x)
-    sizes = _sizes(x, weights, activation, activated, bool(scales))
+    sizes = _sizes(x, weights, activation, activated, _normalization(scales, activated))
     parameters, gradients = native.pointers([*weights, *scales, *shifts]), native.pointers(found[1:])
     native.call("mlp_backward", x.dtype, sizes, x, parameters, grad, saved, found[0] if needs_x else None, gradients)
     return found

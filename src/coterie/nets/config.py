@@ -10,6 +10,7 @@ from coterie.core.specs import RoleSpec
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu"]
 Init = Literal["orthogonal", "xavier"]
+LayerNormKind = bool | Literal["hidden"]
 RNNKind = Literal["none", "gru", "lstm"]
 ShareParams = Literal["role", "all", "none"]
 NetworkPart = Literal["actor", "critic", "q"]
@@ -54,7 +55,8 @@ class NetworkConfig:
     Attributes:
         hidden_sizes: Units of the hidden layers.
         activation: Activation after each hidden layer.
-        layer_norm: Apply layer normalization to the input and to each hidden layer.
+        layer_norm: Apply layer normalization to the input and after each activation (True), or before each activation
+            of hidden layers and not to the input (hidden).
         rnn: Recurrent layer after the hidden layers.
         rnn_size: Units of the recurrent layer.
         init: Initialization of linear layers.
@@ -77,7 +79,7 @@ class NetworkConfig:
 
     hidden_sizes: Sequence[int] = (64, 64)
     activation: Activation = "relu"
-    layer_norm: bool = False
+    layer_norm: LayerNormKind = False
     rnn: RNNKind = "none"
     rnn_size: int = 64
     init: Init = "orthogonal"

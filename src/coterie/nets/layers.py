@@ -139,7 +139,8 @@ class Linear(nn.Module):
 class MLP(nn.Module):
     """Hidden layers with an activation each: [M, in] to [M, hidden_sizes[-1]], or [G, M, ..] with sets.
 
-    With `config.layer_norm`, the input and the output of every activation are normalized. A `head` is applied last.
+    With `config.layer_norm` the input and the output of every activation are normalized; if it is `hidden`, the inputs
+    of activations are. A `head` is applied last.
     """
 
     def __init__(self, in_features: int, config: NetworkConfig, generator: torch.Generator, sets: int | None = None):
@@ -150,7 +151,9 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(
             Linear(a, b, gain=gain, generator=generator, sets=sets, init=config.init) for a, b in pairwise(sizes)
         )
-        self.norms = nn.ModuleList(LayerNorm(size, sets) for size in sizes) if config.layer_norm else None
+        self.layer_norm = config.layer_norm
+        normalized = sizes[1:] if config.layer_norm == "hidden" else sizes
+        self.norms = nn.ModuleList(LayerNorm(size, sets) for size in normalized) if config.layer_norm else None
 
     def forward(self, x: Tensor, head: Linear | None = None) -> Tensor:
         if switch.on:
@@ -169,6 +172,9 @@ class MLP(nn.Module):
         if self.norms is None:
             for layer in self.layers:
                 x = self.activation(layer(x))
+        elif self.layer_norm == "hidden":
+            for layer, norm in zip(self.layers, self.norms, strict=True):
+                x = self.activation(norm(layer(x)))
         else:
             x = self.norms[0](x)
             for layer, norm in zip(self.layers, self.norms[1:], strict=True):  # pyright: ignore[reportIndexIssue, reportArgumentType]

@@ -20,7 +20,7 @@ from coterie.checks.diagnosis.network_checks import (
 )
 from coterie.checks.diagnosis.run_view import LayerActivity, ObservationScale, Sample
 from coterie.checks.findings import Finding
-from coterie.nets.config import NetworkConfig
+from coterie.nets.config import LayerNormKind, NetworkConfig
 from coterie.nets.layers import MLP
 from runviews import CLIPPED, LEARNING, checked, reason, severity, view
 
@@ -97,8 +97,8 @@ def test_parameter_sets_are_counted_separately() -> None:
     assert (found.units, found.dead) == (2, 0.5)
 
 
-@pytest.mark.parametrize("layer_norm", [False, True])
-def test_the_layers_of_an_mlp_are_those_of_its_forward_pass(layer_norm: bool) -> None:
+@pytest.mark.parametrize("layer_norm", [False, True, "hidden"])
+def test_the_layers_of_an_mlp_are_those_of_its_forward_pass(layer_norm: LayerNormKind) -> None:
     config = NetworkConfig(hidden_sizes=(8, 4), activation="relu", layer_norm=layer_norm)
     mlp, x = MLP(3, config, torch.Generator().manual_seed(0)), torch.randn(64, 3)
     with torch.no_grad():

@@ -166,12 +166,16 @@ def layer_activity(name: str, activation: str, output: Tensor) -> LayerActivity:
 def mlp_activities(name: str, mlp: MLP, activation: str, x: Tensor) -> list[LayerActivity]:
     """Returns the activity of each hidden layer of an MLP on its inputs [M, in], or [G, M, in]."""
     found = []
-    if mlp.norms is not None:
+    before = mlp.layer_norm == "hidden"
+    if mlp.norms is not None and not before:
         x = mlp.norms[0](x)
     for number, layer in enumerate(mlp.layers, start=1):
-        x = mlp.activation(layer(x))
+        x = layer(x)
+        if mlp.norms is not None and before:
+            x = mlp.norms[number - 1](x)
+        x = mlp.activation(x)
         found.append(layer_activity(f"{name} layer {number}", activation, x))
-        if mlp.norms is not None:
+        if mlp.norms is not None and not before:
             x = mlp.norms[number](x)
     return found
 
@@ -324,10 +328,11 @@ def _stored_activities(
         return []
     names = sorted(name for name in weights if re.fullmatch(r"layers\.\d+\.weight", name))
     first = weights[names[0]]
+    norms = sum(re.fullmatch(r"norms\.\d+\.weight", name) is not None for name in weights)
     config = NetworkConfig(
         hidden_sizes=[weights[f"layers.{k}.weight"].shape[-1] for k in range(len(names))],
         activation=activation,  # pyright: ignore[reportArgumentType]
-        layer_norm=any(name.startswith("norms.") for name in weights),
+        layer_norm="hidden" if norms == len(names) else norms > 0,
     )
     sets = first.shape[0] if first.ndim == 3 else None
     mlp = MLP(first.shape[-2], config, torch.Generator(), sets)

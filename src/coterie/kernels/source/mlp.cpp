@@ -1,5 +1,6 @@
-// Multilayer perceptrons over tiles of rows: hidden layers with tanh or ReLU, optional layer normalization of the input
-// and of every activation, optional linear last layers, and an optional leading axis of parameter sets.
+// Multilayer perceptrons over tiles of rows: hidden layers with tanh or ReLU, optional layer normalization after every
+// activation and of the input, or before every activation, optional linear last layers, and an optional leading axis of
+// parameter sets.
 #include "layer_norm.hpp"
 #include "mlp.hpp"
 #include "mlp_wide.hpp"
@@ -10,10 +11,18 @@ namespace coterie {
 template <class T>
 void pack_norms(const Mlp<T>& net, int64_t set, const T* const* scales, const T* const* shifts, T* out) {
   for (int64_t l = 0; l < net.num_norms(); l++) {
-    const int64_t n = net.width(l), ld = net.pad(l);
+    const int64_t n = net.width(net.normed(l)), ld = net.pad(net.normed(l));
     pad_rows(scales[l] + set * n, n, 1, n, out + net.norm(l), ld);
     pad_rows(shifts[l] + set * n, n, 1, n, out + net.norm(l) + ld, ld);
   }
+}
+
+// The output of layer l, which saves its products if they are normalized before its activation.
+template <class T>
+void normalize_and_activate(const Mlp<T>& net, const T* product, int64_t l, int64_t rows, const T* norms, T* out) {
+  const int64_t columns = net.pad(l + 1);
+  vector_layer_norm(product, rows, net.width(l + 1), columns, norms + net.norm(l), out);
+  activate(out, rows, columns, columns, net.activation);
 }
 
 template <class T>
@@ -36,7 +45,7 @@ void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, co
     const T* n = norms + set * norm_size;
     const T* in = x + set * x_set + first * x_row;
     int64_t ld = x_row;
-    if (net.normed) {
+    if (net.normalization == kAfter) {
       pad_rows(in, ld, rows, net.width(0), buffers + 2 * kTile * widest, net.pad(0));
       layer_norm(buffers + 2 * kTile * widest, rows, net.width(0), net.pad(0), n, buffers + 2 * kTile * widest);
       in = buffers + 2 * kTile * widest, ld = net.pad(0);
@@ -48,9 +57,14 @@ void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, co
       product(in, ld, p[2 * l], columns, rows, net.width(l), columns, to, stride, Start::kBias, p[2 * l + 1]);
       in = to, ld = stride;
       if (l >= net.activated) continue;
+      T* normed = buffers + 2 * kTile * widest;
+      if (net.normalization == kBefore) {
+        normalize_and_activate(net, to, l, rows, n, normed);
+        in = normed;
+        continue;
+      }
       activate(to, rows, columns, stride, net.activation);
-      if (net.normed) {
-        T* normed = buffers + 2 * kTile * widest;
+      if (net.normalization == kAfter) {
         layer_norm(to, rows, net.width(l + 1), columns, n + net.norm(l + 1), normed);
         in = normed;
       }
@@ -71,14 +85,25 @@ void mlp_backward_tile(const Mlp<T>& net, const T* x, int64_t x_row, int64_t row
     const int64_t columns = net.pad(l + 1);
     if (l < net.activated) {
       const T* a = saved[l];
-      if (net.normed)
+      if (net.normalization == kAfter)
         layer_norm_backward(a, rows, net.width(l + 1), columns, norms + net.norm(l + 1), g,
                             norm_sums + net.norm(l + 1));
+      if (net.normalization == kBefore) {  // layer l + 1, if there is one, has left its input
+        if (l == last - 1) normalize_and_activate(net, saved[l], l, rows, norms, input);
+        a = input;
+      }
       activation_gradient(a, g, rows, columns, columns, net.activation);
+      if (net.normalization == kBefore)
+        vector_layer_norm_backward(saved[l], rows, net.width(l + 1), columns, norms + net.norm(l), g,
+                                   norm_sums + net.norm(l));
     }
     const T* in = l == 0 ? x : saved[l - 1];
     int64_t ld = l == 0 ? x_row : net.pad(l);
-    if (net.normed && l <= net.activated) {
+    if (net.normalization == kBefore && l > 0) {
+      normalize_and_activate(net, in, l - 1, rows, norms, input);
+      in = input;
+    }
+    if (net.normalization == kAfter && l <= net.activated) {
       pad_rows(in, ld, rows, net.width(l), input, net.pad(l));
       layer_norm(input, rows, net.width(l), net.pad(l), norms + net.norm(l), input);
       in = input, ld = net.pad(l);
@@ -86,13 +111,13 @@ void mlp_backward_tile(const Mlp<T>& net, const T* x, int64_t x_row, int64_t row
     T* dw = sums + net.packed(l);
     add_outer(in, ld, g, columns, rows, net.width(l), columns, dw, columns);
     add_rows(g, columns, rows, columns, dw + net.width(l) * columns);
-    if (l == 0 && x_grad == nullptr && !net.normed) return;
+    if (l == 0 && x_grad == nullptr && net.normalization != kAfter) return;
     product(g, columns, transposed + net.transposed(l), net.pad(l), rows, net.width(l + 1), net.pad(l), other,
             net.pad(l), Start::kZero);
     T* swap = g;
     g = other, other = swap;
   }
-  if (net.normed) {
+  if (net.normalization == kAfter) {
     pad_rows(x, x_row, rows, net.width(0), input, net.pad(0));
     layer_norm_backward(input, rows, net.width(0), net.pad(0), norms, g, norm_sums);
   }
@@ -139,7 +164,7 @@ void mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, c
       sum_parts<T>(mine + net.packed(l) + in * ld, chunks, sums_size, 1, cols, ld, grads.biases[l] + s * cols);
     }
     for (int64_t l = 0; l < net.num_norms(); l++) {
-      const int64_t n = net.width(l), ld = net.pad(l), at = net.packed(last) + net.norm(l);
+      const int64_t n = net.width(net.normed(l)), ld = net.pad(net.normed(l)), at = net.packed(last) + net.norm(l);
       sum_parts<T>(mine + at, chunks, sums_size, 1, n, ld, grads.scales[l] + s * n);
       sum_parts<T>(mine + at + ld, chunks, sums_size, 1, n, ld, grads.shifts[l] + s * n);
     }
@@ -148,12 +173,12 @@ void mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, c
 
 }  // namespace coterie
 
-// sizes: sets, rows, layers, activated layers, activation, normalized, stride of x by set and by row; then the widths.
+// sizes: sets, rows, layers, activated layers, activation, normalization, stride of x by set and by row; then the widths.
 // Parameters are in the order weights, biases (not for the backward pass), scales, shifts; so are their gradients.
 #define COTERIE_MLP(T, SUFFIX)                                                                                         \
   COTERIE_API void coterie_mlp_forward_##SUFFIX(const int64_t* s, const T* x, const T* const* parameters, T* out,      \
                                                 T* saved, int threads) {                                               \
-    coterie::Mlp<T> net{s[0], s[1], s[2], s[3], s[4], s + 8, s[5] != 0};                                               \
+    coterie::Mlp<T> net{s[0], s[1], s[2], s[3], s[4], s + 8, s[5]};                                               \
     const T *const *biases = parameters + s[2], *const *scales = biases + s[2], *const *shifts = scales + net.num_norms(); \
     if (net.large())                                                                                                   \
       coterie::wide_mlp_forward<T>(net, x, s[6], s[7], parameters, biases, out, saved, threads);                       \
@@ -163,7 +188,7 @@ void mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, c
   COTERIE_API void coterie_mlp_backward_##SUFFIX(const int64_t* s, const T* x, const T* const* parameters,             \
                                                  const T* grad_out, T* saved, T* x_grad, T* const* found,              \
                                                  int threads) {                                                        \
-    coterie::Mlp<T> net{s[0], s[1], s[2], s[3], s[4], s + 8, s[5] != 0};                                               \
+    coterie::Mlp<T> net{s[0], s[1], s[2], s[3], s[4], s + 8, s[5]};                                               \
     const T *const *scales = parameters + s[2], *const *shifts = scales + net.num_norms();                             \
     T *const *biases = found + s[2], *const *scale_grads = biases + s[2];                                              \
     coterie::MlpGradients<T> grads{x_grad, found, biases, scale_grads, scale_grads + net.num_norms()};                 \

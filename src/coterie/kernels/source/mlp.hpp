@@ -6,6 +6,8 @@
 namespace coterie {
 
 enum Activation { kTanh = 0, kRelu = 1 };
+// Layer normalization of nothing, of the input and the outputs of activations, or of the inputs of activations.
+enum Normalization { kNone = 0, kAfter = 1, kBefore = 2 };
 
 constexpr int64_t kWide = 256;  // columns of a layer; the gradients of wider ones do not fit into the cache
 
@@ -14,7 +16,7 @@ template <class T>
 struct Mlp {
   int64_t sets, rows, layers, activated, activation;
   const int64_t* widths;  // [layers + 1]
-  bool normed;
+  int64_t normalization;
 
   int64_t width(int64_t l) const { return widths[l]; }
   int64_t pad(int64_t l) const { return padded<T>(widths[l]); }
@@ -32,7 +34,7 @@ struct Mlp {
   }
   bool large() const {  // whether weights of a layer are too large to be read from the cache for every tile
     for (int64_t l = 0; l < layers; l++)
-      if (!normed && width(l) * pad(l + 1) * int64_t(sizeof(T)) > kLarge) return true;
+      if (normalization == kNone && width(l) * pad(l + 1) * int64_t(sizeof(T)) > kLarge) return true;
     return false;
   }
   int64_t saved_columns(int64_t before) const {
@@ -57,10 +59,11 @@ struct Mlp {
   }
   int64_t norm(int64_t before) const {  // packed scales and shifts
     int64_t total = 0;
-    for (int64_t l = 0; normed && l < before; l++) total += 2 * pad(l);
+    for (int64_t k = 0; k < before; k++) total += 2 * pad(normed(k));
     return total;
   }
-  int64_t num_norms() const { return normed ? activated + 1 : 0; }
+  int64_t num_norms() const { return normalization == kNone ? 0 : activated + (normalization == kAfter); }
+  int64_t normed(int64_t k) const { return k + (normalization == kBefore); }  // index of the width of normalization k
 };
 
 // Applies a function to the vectors of rows of `stride` numbers, of which `columns` are used. Rows without surplus are

@@ -1,0 +1,261 @@
+"""Q-networks of a team with a mixer and epsilon-greedy exploration, as Q-learning with and without replay has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Literal, cast
+
+import torch
+from pydantic import AfterValidator, Field
+from torch import Tensor
+
+from coterie.algos.algorithm import AlgorithmContext, central_state_name, require_equal_spaces
+from coterie.algos.base_config import Derived, RunFacts, ScaledRewardConfig, module_factory
+from coterie.algos.learner import CentralState
+from coterie.algos.optimizer import Schedule, scheduled
+from coterie.algos.scaled_rewards import ScaledRewardLearner
+from coterie.config.needs import Needs
+from coterie.config.schema import Count
+from coterie.core.errors import UserError
+from coterie.core.specs import TeamSpec
+from coterie.core.types import Rollout, Timestep
+from coterie.functional.returns import agent_rewards, valid_mask
+from coterie.nets.config import CentralInputs, ModuleFactory
+from coterie.nets.joint_actions import JointAction
+from coterie.nets.mixers import Choices, Mixer, MixerKind, TeamQNetwork, build_mixer, greedy_actions
+from coterie.nets.team import CentralEncoder
+from coterie.nets.user_mixer import UserMixer
+from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
+
+OUTPUT_GAIN = 0.01
+"""Default gain of the output layer."""
+EPSILON_DECAY_STEPS = 50_000
+"""Environment steps over which epsilon decays if the length of the run is unknown."""
+
+
+def _check_own_mixer(value: str) -> str:
+    if ":" not in value:
+        raise ValueError("your own package.module:Class")
+    return value
+
+
+OwnMixer = Annotated[str, AfterValidator(_check_own_mixer)]
+"""A user's class or factory of mixers `package.module:Class`."""
+
+
+class TeamQConfig(ScaledRewardConfig):
+    """Settings of learners of Q-values: mixers, and epsilon-greedy exploration."""
+
+    mixer: MixerKind | OwnMixer = "none"
+    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, or your own class of a torch module
+    package.module:Class, called as Class(agents, state_size, embed_dim=).
+    """
+    mixer_input: Annotated[Literal["auto", "state", "joint"], Needs("mixer!=none|vdn")] = "auto"
+    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
+    state if there is one.
+    """
+    mixing_embed_dim: Annotated[int, Needs("mixer!=none|vdn")] = Field(32, ge=1, le=100_000)
+    """Width of the mixing layer."""
+    hypernet_embed_dim: Annotated[int, Needs("mixer=qmix|qplex"), Needs("hypernet_layers!=1")] = Field(
+        64, ge=1, le=100_000
+    )
+    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
+    hypernet_layers: Literal[1, 2] = 2
+    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
+    obs_last_action: bool = False
+    """Append the agent's last action to the input of its network; requires a recurrent layer."""
+    epsilon_start: float = Field(1.0, ge=0, le=1)
+    """Initial probability of a random action."""
+    epsilon_end: Annotated[float, Needs("epsilon_schedule!=constant")] = Field(0.05, ge=0, le=1)
+    """Final probability of a random action."""
+    epsilon_decay_steps: Annotated[Count | None, Needs("epsilon_schedule!=constant")] = Field(None, ge=1, le=10**15)
+    """Environment steps over which epsilon decays; null: a fifth of the run."""
+    epsilon_schedule: Schedule = "linear"
+    """Schedule of epsilon."""
+    output_gain: float = Field(OUTPUT_GAIN, gt=0, le=10)
+    """Gain of the orthogonal initialization of the output layer. A small one lets Q-values start near 0, and not far
+    from all returns.
+    """
+    huber_delta: float | None = Field(None, gt=0, le=10**12)
+    """Error beyond which the loss is linear; null: squared error."""
+
+    @property
+    def needs_state(self) -> bool:
+        """True if the mixer reads an environment state where there is one."""
+        return self.reads_central and self.mixer_input != "joint"
+
+    @property
+    def reads_central(self) -> bool:
+        """True if the mixer reads a state or the joint observation."""
+        return self.mixer not in ("none", "vdn")
+
+    @property
+    def mixer_factory(self) -> ModuleFactory | None:
+        """The user's factory of mixers; None if the mixer is one of Coterie's. UserError if it cannot be imported."""
+        return module_factory(self.mixer, "algo.mixer") if ":" in self.mixer else None
+
+    @property
+    def values_read_state(self) -> bool:
+        return self.reads_central
+
+    def derived(self, run: RunFacts) -> dict[str, Derived]:
+        found = super().derived(run)
+        if self.epsilon_decay_steps is None and run.steps is not None:
+            found["epsilon_decay_steps"] = Derived(max(1, run.steps // 5), f"a fifth of {run.steps:,} steps")
+        return found
+
+
+def require_consistent(team: TeamSpec, config: TeamQConfig) -> None:
+    """Checks that settings do not contradict each other.
+
+    Raises:
+        UserError: If they do.
+    """
+    require_equal_spaces(team, config.share_params)
+    for name, epsilon in (("epsilon_start", config.epsilon_start), ("epsilon_end", config.epsilon_end)):
+        if config.epsilon_schedule == "exponential" and epsilon == 0:
+            raise UserError(
+                f"algo.{name}=0: must be > 0 for an exponential schedule. Increase it, or set "
+                f"algo.epsilon_schedule=linear."
+            )
+    if config.common_reward and config.mixer != "none":
+        raise UserError(
+            f"algo.common_reward=true: has no effect with algo.mixer={config.mixer}, which learns from the sum of the "
+            f"team's rewards. Omit it."
+        )
+    if config.obs_last_action and not config.recurrent:
+        raise UserError("algo.obs_last_action=true: requires a recurrent network. Set algo.rnn=gru.")
+    if config.output_gain != OUTPUT_GAIN and config.init != "orthogonal":
+        raise UserError(
+            f"algo.output_gain={config.output_gain:g}: has no effect with algo.init={config.init}. Omit one of them."
+        )
+    if config.value_time_left and not config.reads_central:
+        raise UserError(
+            f"algo.value_time_left=true: has no effect with algo.mixer={config.mixer}, which reads no state. Omit it."
+        )
+    if config.hypernet_layers == 1 and config.mixer != "qmix":
+        raise UserError(f"algo.hypernet_layers=1: has no effect with algo.mixer={config.mixer}. Omit it.")
+
+
+def mixer_state(team: TeamSpec, config: TeamQConfig) -> str | None:
+    """Returns the name of the state that the mixer reads; None if it reads joint observations or there is no mixer."""
+    if not config.needs_state or (config.mixer_input == "auto" and not team.state_sizes):
+        return None
+    return central_state_name(team, f"mixer_input={config.mixer_input}")
+
+
+def build_policy(
+    config: TeamQConfig, team: TeamSpec, draw: torch.Generator, device: torch.device
+) -> EpsilonGreedyPolicy:
+    """Returns the policy, which owns the agents' Q-networks; `draw` draws the initial weights."""
+    network = replace(config.network_config(team), obs_last_action=config.obs_last_action, part="q")
+    return EpsilonGreedyPolicy(team, network, draw, device, config.output_gain)
+
+
+def make_mixer(config: TeamQConfig, team: TeamSpec, state_size: int, draw: torch.Generator) -> Mixer | None:
+    """Returns the configured mixer; None for independent learners.
+
+    Args:
+        config: Settings of the learner.
+        team: The team.
+        state_size: Features of the state, or of the joint observation, that the mixer reads; 0 for none.
+        draw: Source of the initial weights.
+    """
+    if (factory := config.mixer_factory) is not None:
+        embed_dim = config.mixing_embed_dim
+        return UserMixer(factory, agents=team.n, state_size=state_size, embed_dim=embed_dim, generator=draw)
+    return build_mixer(
+        cast(MixerKind, config.mixer),
+        agents=team.n,
+        state_size=state_size,
+        joint_size=JointAction(team, torch.device("cpu")).size,
+        embed_dim=config.mixing_embed_dim,
+        hidden=None if config.hypernet_layers == 1 else config.hypernet_embed_dim,
+        generator=draw,
+    )
+
+
+MakeMixer = Callable[[TeamQConfig, TeamSpec, int, torch.Generator], Mixer | None]
+"""A function with the arguments of `make_mixer`."""
+
+
+def build_value(
+    config: TeamQConfig,
+    team: TeamSpec,
+    policy: EpsilonGreedyPolicy,
+    inputs: CentralInputs,
+    draw: torch.Generator,
+    *,
+    make_mixer: MakeMixer = make_mixer,
+) -> TeamQNetwork:
+    """Returns the Q-networks of the policy with a mixer.
+
+    Args:
+        config: Settings of the learner.
+        team: The team.
+        policy: The policy.
+        inputs: What the mixer reads besides Q-values.
+        draw: Source of the initial weights.
+        make_mixer: Creates the mixer.
+    """
+    encoder = CentralEncoder(team, inputs, draw) if config.reads_central else None
+    mixer = make_mixer(config, team, 0 if encoder is None else encoder.features, draw)
+    return TeamQNetwork(policy.net, mixer, encoder, JointAction(team, policy.device))
+
+
+class TeamQLearner(ScaledRewardLearner):
+    """A learner that owns an epsilon-greedy policy and a mixer of its Q-values.
+
+    Attributes:
+        policy: The policy, which owns the agents' Q-networks.
+        value: These Q-networks with the mixer.
+    """
+
+    policy: EpsilonGreedyPolicy
+    value: TeamQNetwork
+
+    def _create_value(self, config: TeamQConfig, context: AlgorithmContext, draw: torch.Generator) -> CentralInputs:
+        """Creates policy and mixer, and returns what the mixer reads; `draw` draws the initial weights."""
+        self._q_config, team, device = config, context.team, context.device
+        require_consistent(team, config)
+        self.policy = build_policy(config, team, draw, device)
+        self.policy.epsilon = config.epsilon_start
+        state_name = mixer_state(team, config)
+        self._reads_obs = config.reads_central and state_name is None
+        self._state = CentralState(config, team, state_name, device)
+        inputs = CentralInputs(self._reads_obs, self._state.size)
+        self.value = build_value(config, team, self.policy, inputs, draw, make_mixer=self.make_mixer)
+        self._mixes = self.value.mixer is not None
+        return inputs
+
+    def make_mixer(self, config: TeamQConfig, team: TeamSpec, state_size: int, draw: torch.Generator) -> Mixer | None:
+        """Returns the mixer of the agents' Q-values, see `coterie.nets.mixers.Mixer`; for subclasses to override.
+
+        The constructor calls it. `state_size` is the number of features of the state or joint observation that the
+        mixer reads, 0 if `config.mixer` is `none` or `vdn`; `draw` is the source of the initial weights.
+        """
+        return make_mixer(config, team, state_size, draw)
+
+    def _decay_epsilon(self, steps: int) -> None:
+        """Sets the probability of random actions after `steps` environment steps."""
+        config = self._q_config
+        decayed = min(1.0, steps / (config.epsilon_decay_steps or EPSILON_DECAY_STEPS))
+        self.policy.epsilon = scheduled(config.epsilon_schedule, config.epsilon_start, config.epsilon_end, decayed)
+
+    def _greedy(self, q: dict[str, Tensor], timesteps: Timestep) -> Choices:
+        return greedy_actions(self.policy.net, q, self._masks(timesteps))
+
+    def _masks(self, timesteps: Timestep | Rollout) -> dict[str, Tensor | None]:
+        return {block.name: block.join_masks(timesteps.action_mask) for block in self.policy.blocks}
+
+    def _rewards(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Returns rewards and valid entries: of agents [T, S, N], or with a mixer of the team [T, S]."""
+        valid = valid_mask(rollout)
+        if not self._mixes:
+            has_group_reward = self.team.has_group_reward
+            return agent_rewards(rollout, self._membership, has_group_reward, self._common_reward), valid
+        reward = rollout.reward.sum(-1)
+        if self.team.has_group_reward:
+            reward = reward + rollout.group_reward.sum(-1)
+        return reward, valid.any(-1)

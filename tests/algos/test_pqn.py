@@ -1,0 +1,267 @@
+"""PQN: its loss and targets of literal numbers, sequences, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gymnasium import spaces
+
+from algo_worlds import Everything, Probe, env_of, observe_zeros, zero_reward
+from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.pqn import PQN, PQNConfig, pqn_loss
+from coterie.core.errors import UserError
+from coterie.envs.make import make
+from families import CLIMBING, climbing, pqn_samples
+from learners import CPU, collect_rollout, learner_of, mean_reward, pqn_learner
+
+CONSTANT = [1.0, 3.0, 2.0]
+"""Q of three choices."""
+
+
+def with_constant_q(learner, q):
+    """Sets the weights so that every agent's Q-values are these, whatever it observes."""
+    with torch.no_grad():
+        for parameter in learner.policy.net.parameters():
+            parameter.zero_()
+        heads = [p for name, p in learner.policy.net.named_parameters() if p.shape[-1] == len(q) and "bias" in name]
+        assert len(heads) == 1
+        heads[0].copy_(torch.tensor(q))
+    return learner
+
+
+def test_the_loss_of_literal_numbers():
+    """Errors 1, -2, 3 with the last one masked: half of (1 + 4) / 2 valid entries."""
+    q, target = torch.tensor([2.0, 1.0, 3.0], requires_grad=True), torch.tensor([1.0, 3.0, 0.0])
+    valid = torch.tensor([True, True, False])
+    loss = pqn_loss(q, target, valid)
+    assert loss.item() == pytest.approx(1.25)
+    loss.backward()
+    assert q.grad is not None
+    assert q.grad.tolist() == [0.5, -1.0, 0.0]
+    assert pqn_loss(q, target, valid, 1.0).item() == pytest.approx((0.5 + 1.5) / 2)  # linear beyond 1
+
+
+@pytest.mark.parametrize("mixer", ["none", "vdn"])
+def test_targets_take_the_best_choice_that_the_next_timestep_allows(mixer):
+    """Q = [1, 3, 2], gamma 0.9, lambda 0: 0.9 x 3, or 0.9 x 2 where choice 1 is masked at the next timestep. With VDN
+    two agents' values are summed.
+    """
+    world = Probe(observe_zeros, zero_reward, n=2, actions=spaces.Discrete(3), mask=torch.ones(3).bool(), length=9)
+    learner, collector = pqn_learner(world, 2, rollout_length=4, gamma=0.9, td_lambda=0.0, mixer=mixer)
+    with_constant_q(learner, CONSTANT)
+    rollout = collect_rollout(learner, collector)
+    mask = rollout.action_mask["agent"].clone()
+    mask[2, 0, 0, 1] = False
+    target = pqn_samples(learner, replace(rollout, action_mask={"agent": mask})).target
+    expected = torch.full((4, 2, 2), 2.7)
+    expected[1, 0, 0] = 1.8
+    torch.testing.assert_close(target, expected if mixer == "none" else expected.sum(-1))
+
+
+def test_dead_agents_have_no_part_in_the_teams_targets_and_values():
+    """Q = [1, 3, 2], gamma 0.9, lambda 0.5, reward 1 for each step of the first agent. The second one is dead from
+    timestep 2 on:
+
+        G_3 = 1 + 0.9 x 3 = 3.7,   G_2 = 1 + 0.9 (0.5 x 3 + 0.5 x 3.7) = 4.015,
+        G_1 = 1 + 0.9 (0.5 x 3 + 0.5 x 4.015) = 4.15675,   G_0 = 1 + 0.9 (0.5 x 6 + 0.5 x 4.15675) = 5.5705375
+    """
+    reward = lambda x, age, d, c: torch.tensor([1.0, 0.0]).expand(len(x), 2)  # noqa: E731
+    world = Probe(observe_zeros, reward, n=2, actions=spaces.Discrete(3), length=9)
+    learner, collector = pqn_learner(world, 2, rollout_length=4, gamma=0.9, td_lambda=0.5, mixer="vdn")
+    with_constant_q(learner, CONSTANT)
+    rollout = collect_rollout(learner, collector)
+    alive, terminated = rollout.alive.clone(), rollout.terminated.clone()
+    alive[2:, :, 1], terminated[1, :, 1] = False, True
+    dies = replace(rollout, alive=alive, terminated=terminated)
+    learner.team = replace(learner.team, agents_can_die=True)
+    batch = pqn_samples(learner, dies)
+    torch.testing.assert_close(batch.target[:, 0], torch.tensor([5.5705375, 4.15675, 4.015, 3.7]))
+    q, _ = learner.policy.net(batch.obs, None, {}, None)
+    taken = learner.value.evaluate(q, batch.action, masks={}, alive=batch.alive, obs={}, state=None)
+    by_agent = torch.tensor(CONSTANT)[batch.action["agent"][..., 0]]
+    torch.testing.assert_close(taken, torch.where(batch.alive, by_agent, 0.0).sum(-1))
+
+
+def test_the_time_limit_ends_the_trace_and_not_the_return():
+    """Q = 3, gamma 0.5, lambda 1, r = 1, episodes of two steps: 1 + 0.5 x 3 = 2.5 and 1 + 0.5 x 2.5 = 2.25 before the
+    limit, whose successor is the episode's last observation. The controls end there: by termination, or as configured.
+    """
+    reward = lambda x, age, d, c: torch.ones(len(x), 1)  # noqa: E731
+    for limit, bootstraps, expected in (
+        (True, True, [2.25, 2.5]),
+        (False, True, [1.5, 1.0]),
+        (True, False, [1.5, 1.0]),
+    ):
+        world = Probe(observe_zeros, reward, actions=spaces.Discrete(3), length=2, limit=limit)
+        given = {"rollout_length": 6, "gamma": 0.5, "td_lambda": 1.0, "bootstrap_at_limit": bootstraps, "lr": 1e-20}
+        learner, collector = pqn_learner(world, 2, **given)
+        with_constant_q(learner, CONSTANT)
+        seen, found = collect_rollout(learner, collector), []
+        targets = learner.targets
+        learner.targets = lambda *arguments, targets=targets, found=found: (
+            found.append(targets(*arguments)) or found[-1]
+        )
+        learner.update(seen, 0.0)
+        assert found[0][:2, 0, 0].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("rnn", ["gru", "lstm"])
+@pytest.mark.parametrize("last_action", [False, True])
+def test_sequences_of_any_length_have_the_same_targets_and_values(rnn, last_action):
+    """The hidden state before each sequence is that of the whole rollout, with resets within."""
+    found = []
+    for length in (12, 4, 1):
+        learner, collector = pqn_learner(
+            Everything(dead=0.0), 8, rnn=rnn, sequence_length=length, mixer="qmix", obs_last_action=last_action
+        )
+        for _ in range(2):  # the second rollout starts within episodes
+            rollout = collect_rollout(learner, collector)
+        batch, before = learner.samples(rollout)
+        assert batch.target.shape == (length, 96 // length)
+        with torch.no_grad():
+            q, _ = learner.policy.net(batch.obs, batch.first, before, batch.last_action)
+            q_taken = learner.value.evaluate(
+                q, batch.action, masks=batch.masks, alive=batch.alive, obs=batch.obs, state=batch.state
+            )
+        whole = [x.unflatten(1, (-1, 8)).transpose(0, 1).flatten(0, 1) for x in (batch.target, q_taken, batch.valid)]
+        found.append(whole)
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rnn", ["none", "gru", "lstm"])
+def test_values_are_those_that_the_policy_acted_on(rnn):
+    """Without exploration, every action is the best one of the values of timesteps and of sequences."""
+    learner, collector = pqn_learner(
+        Everything(dead=0.0), 8, rnn=rnn, sequence_length=4 if rnn != "none" else None, mixer="vdn", epochs=1, lr=0.01
+    )
+    learner.policy.epsilon = 0.0
+    for _ in range(3):  # the later rollouts start within episodes
+        rollout = collect_rollout(learner, collector)
+        batch, before = learner.samples(rollout)
+        q, _ = learner.policy.net(batch.obs, batch.first, before, batch.last_action)
+        for block in learner.policy.blocks:
+            values = q[block.name]
+            if rnn == "none":
+                values = values.unflatten(0, (12, 8))
+            else:
+                values = values.unflatten(1, (3, 8)).transpose(0, 1).flatten(0, 1)
+            mask = block.join_masks(rollout.action_mask)
+            best = values.masked_fill(~mask[:-1], -torch.inf).argmax(-1)
+            assert best.equal(block.join_actions(rollout.action).discrete[..., 0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rnn", ["gru", "lstm", "none"])
+def test_only_recurrent_networks_remember_a_cue(rnn):
+    """The first of three timesteps shows the choice that the last one rewards."""
+
+    def see(x, age):
+        return torch.stack([torch.where(age == 0, x, 0.5), age / 3], -1).view(-1, 1, 2)
+
+    def pay(x, age, d, c):
+        return torch.where((age == 2).unsqueeze(-1), (d == x.unsqueeze(-1).long()).float(), 0.0)
+
+    settings = {"rollout_length": 8, "lr": 5e-3, "gamma": 0.9, "epochs": 4, "num_minibatches": 4}
+    learner, collector = pqn_learner(
+        Probe(see, pay, size=2, length=3), 32, rnn=rnn, rnn_size=16, epsilon_decay_steps=10_000, **settings
+    )
+    for _ in range(80):
+        learner.update(collect_rollout(learner, collector), 0.0)
+    learner.policy.epsilon = 0.0
+    collect_rollout(learner, collector)  # ends the episodes in which actions were random
+    rollout = collect_rollout(learner, collector)
+    last = (rollout.obs["agent"][:-1, :, 0, 1] - 2 / 3).abs() < 1e-3
+    assert (rollout.reward[..., 0][last & rollout.acted[:-1]].mean().item() > 0.95) == (rnn != "none")
+
+
+def test_a_recurrent_network_that_is_reset_at_every_timestep_learns_as_one_without_memory():
+    """Its sequences then are independent timesteps. The control keeps the hidden state."""
+    for reset in (True, False):
+        learner, collector = pqn_learner(Everything(dead=0.0), 8, rnn="gru", mixer="vdn")
+        rollout = collect_rollout(learner, collector)
+        first = torch.ones_like(rollout.first) if reset else rollout.first
+        batch, _ = learner.samples(replace(rollout, first=first))
+        with torch.no_grad():
+            zero = learner.policy.initial_hidden_state(12 * 8)
+            now = {role: x.flatten(0, 1).unsqueeze(0) for role, x in batch.obs.items()}
+            q, _ = learner.policy.net(now, torch.ones(1, 12 * 8, 3).bool(), zero, None)
+            alone = {name: x.unflatten(1, (12, 8))[0] for name, x in q.items()}
+            q, _ = learner.policy.net(batch.obs, batch.first, learner.policy.initial_hidden_state(8), None)
+        same = all(torch.allclose(q[name], alone[name], atol=1e-5) for name in q)
+        assert same == reset
+
+
+def test_settings_without_effect_and_too_many_minibatches_are_refused():
+    world = Probe(observe_zeros, zero_reward, n=2)
+    for settings, message in (
+        ({"num_minibatches": 999}, "algo.num_minibatches: 999 is more than the 192 timesteps of a rollout"),
+        ({"rnn": "gru", "num_minibatches": 17}, "algo.num_minibatches: 17 is more than the 16 sequences of a rollout"),
+        ({"obs_last_action": True}, "algo.obs_last_action=true: requires a recurrent network. Set algo.rnn=gru."),
+        ({"mixer": "vdn", "common_reward": True}, "algo.common_reward=true: has no effect with algo.mixer=vdn"),
+        ({"rnn": "gru", "sequence_length": 5}, "algo.sequence_length: 5 does not divide the rollout length of 12"),
+    ):
+        with pytest.raises(UserError, match=message):
+            pqn_learner(world, **settings)
+
+
+# -------------------------------------------------------------------------------------------------------- exact games
+
+UNIFORM = {"epsilon_start": 1.0, "epsilon_end": 1.0, "epsilon_schedule": "constant", "td_lambda": 0.0}
+QUICK = {"lr": 5e-3, "epochs": 8, "rollout_length": 8, "hidden_sizes": (32,), "share_params": "none"}
+
+
+@pytest.mark.slow
+def test_pqn_vdn_fits_climbing_by_least_squares():
+    """The exact solution is row mean plus column mean minus total mean."""
+    learner, collector = pqn_learner(climbing(), 64, mixer="vdn", gamma=0.0, **QUICK, **UNIFORM)
+    for _ in range(60):
+        learner.update(collect_rollout(learner, collector), 0.0)
+    rollout = collect_rollout(learner, collector)
+    with torch.no_grad():
+        ((q,),) = (x.values() for x in learner.policy.net(rollout.obs, None, {}, None)[:1])
+    fit = q[0, 0, 0].view(-1, 1) + q[0, 0, 1]
+    pay = 2 * CLIMBING  # both agents receive it
+    exact = pay.mean(1, keepdim=True) + pay.mean(0, keepdim=True) - pay.mean()
+    assert torch.allclose(fit, exact, atol=2.0)
+    assert divmod(int(fit.argmax()), 3) == (2, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mixer", "payoff"), [("qmix", 8), ("vdn", 7), ("none", 7)])
+def test_pqn_reaches_the_known_payoffs_of_the_two_step_game(mixer, payoff):
+    env = make("matrix/two_step", {}, 64, 0, device=CPU, with_state=True)
+    settings = QUICK | UNIFORM | {"reward_scale": "none", "gamma": 0.99, "mixer": mixer, "num_minibatches": 4}
+    learner, collector = learner_of(PQN, PQNConfig(**settings), env)
+    for _ in range(80):
+        learner.update(collect_rollout(learner, collector), 0.0)
+    learner.policy.epsilon = 0.0
+    collect_rollout(learner, collector)  # ends the episodes in which actions were random
+    rollout = collect_rollout(learner, collector)
+    total = (rollout.reward.sum(-1) + rollout.group_reward.sum(-1))[rollout.acted[:-1]]
+    assert set(total.tolist()) == {0.0, payoff}  # the first of two steps has no reward
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_masked_best_choice_is_not_taken(masked):
+    """In the control nothing is masked, and the best choice is taken."""
+    mask = torch.tensor([True, True, not masked])
+    world = Probe(observe_zeros, lambda x, age, d, c: d.float(), n=2, actions=spaces.Discrete(3), mask=mask)
+    learner, collector = pqn_learner(world, 64, mixer="vdn", epsilon_decay_steps=2000, **QUICK)
+    for _ in range(20):
+        learner.update(collect_rollout(learner, collector), 0.0)
+    learner.policy.epsilon = 0.0
+    assert mean_reward(learner, collector) == pytest.approx(1.0 if masked else 2.0, abs=0.05)
+
+
+def test_defaults_are_those_of_the_page():
+    config = PQNConfig()
+    assert (config.optimizer, config.layer_norm, config.epochs, config.td_lambda) == ("radam", "hidden", 4, 0.65)
+    env = env_of(Probe(observe_zeros, zero_reward), 128)
+    (team,) = env.spec.default_teams()
+    context = AlgorithmContext(team=team, num_envs=128, seed=0, device=CPU)
+    assert context.with_derived(config).num_minibatches == 16
