@@ -24,7 +24,7 @@ class LearnerSettings(TypedDict, total=False):
     rollout_length: int
     """Steps per environment between updates, including the reset step after each episode."""
     lr: float
-    """Adam's learning rate."""
+    """Learning rate of the optimizer."""
     bootstrap_at_limit: bool | None
     """Add the value of the final observation to returns that a step limit ends; false: returns end there, too.
     null: false where values read the time left, see `value_time_left`, and the environment has a known limit.
@@ -37,10 +37,12 @@ class LearnerSettings(TypedDict, total=False):
     """Maximum gradient norm, applied to each network separately; null: no clipping."""
     max_grad_value: float | None
     """Maximum absolute value of each entry of a gradient, applied before `max_grad_norm`; null: no limit."""
+    optimizer: Literal["adam", "radam"]
+    """Optimizer: Adam, or RAdam (radam), which rectifies the size of its first steps."""
     adam_eps: float
-    """Adam's epsilon."""
+    """Epsilon of the optimizer."""
     weight_decay: float
-    """Adam's weight decay."""
+    """Weight decay of the optimizer."""
     network: str | Code | None
     """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
     `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `tarmac`:
@@ -88,8 +90,10 @@ class COMASettings(LearnerSettings, total=False):
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
     """Units of the actor's hidden layers."""
-    layer_norm: bool
-    """Apply layer normalization to the input and to each hidden layer."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     rnn: Literal["none", "gru", "lstm"]
     """Recurrent layer of the actor; the critic has none."""
     sequence_length: int | None
@@ -108,14 +112,14 @@ class COMASettings(LearnerSettings, total=False):
     """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
     all agents by any of the networks that see entities or the team.
     """
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
     epochs: int
     """Passes over each rollout."""
     num_minibatches: int | None
     """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
     null: 4, or one per sequence if a rollout has fewer.
     """
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
     entropy_coef: float
     """Initial weight of the entropy bonus."""
     entropy_schedule: Literal["constant", "linear", "exponential"]
@@ -184,8 +188,10 @@ class DDPGSettings(LearnerSettings, total=False):
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
     """Units of the hidden layers of the network that acts."""
-    layer_norm: bool
-    """Apply layer normalization to the input and to each hidden layer."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     rnn: Literal["none", "gru", "lstm"]
     """Recurrent layer."""
     sequence_length: int | None
@@ -201,6 +207,12 @@ class DDPGSettings(LearnerSettings, total=False):
     critic_network: str | Code | None
     """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
     all agents by any of the networks that see entities or the team.
+    """
+    common_reward: bool
+    """Each agent receives the mean of its team's rewards."""
+    reward_scale: Literal["none", "rms", "standardize"]
+    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
+    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
     """
     gradient_steps: int | None
     """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in
@@ -230,12 +242,6 @@ class DDPGSettings(LearnerSettings, total=False):
     """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or
     that of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is
     longer than a sequence, else rollout.
-    """
-    common_reward: bool
-    """Each agent receives the mean of its team's rewards."""
-    reward_scale: Literal["none", "rms", "standardize"]
-    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
-    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
     """
     critic: Literal["own", "joint", "state", "joint_state", "global"]
     """Input of the critic: the agent's own observation and action (own), or the actions of the whole team with its
@@ -299,14 +305,52 @@ class QLearningSettings(LearnerSettings, total=False):
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
     """Units of the hidden layers of the network that acts."""
-    layer_norm: bool
-    """Apply layer normalization to the input and to each hidden layer."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     rnn: Literal["none", "gru", "lstm"]
     """Recurrent layer."""
     sequence_length: int | None
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
+    common_reward: bool
+    """Each agent receives the mean of its team's rewards."""
+    reward_scale: Literal["none", "rms", "standardize"]
+    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
+    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
+    """
+    mixer: Literal["none", "vdn", "qmix", "qplex"] | str | Code
+    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, or your own class of a torch
+    module package.module:Class, called as Class(agents, state_size, embed_dim=).
+    """
+    mixer_input: Literal["auto", "state", "joint"]
+    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
+    state if there is one.
+    """
+    mixing_embed_dim: int
+    """Width of the mixing layer."""
+    hypernet_embed_dim: int
+    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
+    hypernet_layers: Literal[1, 2]
+    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
+    obs_last_action: bool
+    """Append the agent's last action to the input of its network; requires a recurrent layer."""
+    epsilon_start: float
+    """Initial probability of a random action."""
+    epsilon_end: float
+    """Final probability of a random action."""
+    epsilon_decay_steps: Count | None
+    """Environment steps over which epsilon decays; null: a fifth of the run."""
+    epsilon_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of epsilon."""
+    output_gain: float
+    """Gain of the orthogonal initialization of the output layer. A small one lets Q-values start near 0, and not
+    far from all returns.
+    """
+    huber_delta: float | None
+    """Error beyond which the loss is linear; null: squared error."""
     gradient_steps: int | None
     """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in
     runs that would otherwise take fewer than 5,000; at least one.
@@ -336,26 +380,6 @@ class QLearningSettings(LearnerSettings, total=False):
     that of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is
     longer than a sequence, else rollout.
     """
-    common_reward: bool
-    """Each agent receives the mean of its team's rewards."""
-    reward_scale: Literal["none", "rms", "standardize"]
-    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
-    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
-    """
-    mixer: Literal["none", "vdn", "qmix", "qplex"] | str | Code
-    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, or your own class of a torch
-    module package.module:Class, called as Class(agents, state_size, embed_dim=).
-    """
-    mixer_input: Literal["auto", "state", "joint"]
-    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
-    state if there is one.
-    """
-    mixing_embed_dim: int
-    """Width of the mixing layer."""
-    hypernet_embed_dim: int
-    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
-    hypernet_layers: Literal[1, 2]
-    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
     weighting: Literal["none", "optimistic", "central"]
     """Weighted QMIX: reduces the loss of joint actions that are not underestimated to `weighting_alpha`, by the
     optimistic (OW) or the centrally weighted (CW) rule.
@@ -370,22 +394,6 @@ class QLearningSettings(LearnerSettings, total=False):
     """Lambda of TD(lambda) targets along a sequence, which has `n_step` steps without recurrent layer; null: n-step
     targets.
     """
-    obs_last_action: bool
-    """Append the agent's last action to the input of its network; requires a recurrent layer."""
-    epsilon_start: float
-    """Initial probability of a random action."""
-    epsilon_end: float
-    """Final probability of a random action."""
-    epsilon_decay_steps: Count | None
-    """Environment steps over which epsilon decays; null: a fifth of the run."""
-    epsilon_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of epsilon."""
-    output_gain: float
-    """Gain of the orthogonal initialization of the output layer. A small one lets Q-values start near 0, and not
-    far from all returns.
-    """
-    huber_delta: float | None
-    """Error beyond which the loss is linear; null: squared error."""
 
 
 class FrozenSettings(TypedDict, total=False):
@@ -418,8 +426,10 @@ class PPOSettings(LearnerSettings, total=False):
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
     """Units of the actor's hidden layers."""
-    layer_norm: bool
-    """Apply layer normalization to the input and to each hidden layer."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     rnn: Literal["none", "gru", "lstm"]
     """Recurrent layer."""
     sequence_length: int | None
@@ -436,14 +446,14 @@ class PPOSettings(LearnerSettings, total=False):
     """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
     all agents by any of the networks that see entities or the team.
     """
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
     epochs: int
     """Passes over each rollout."""
     num_minibatches: int | None
     """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
     null: 4, or one per sequence if a rollout has fewer.
     """
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
     entropy_coef: float
     """Initial weight of the entropy bonus."""
     entropy_schedule: Literal["constant", "linear", "exponential"]
@@ -497,8 +507,10 @@ class SACSettings(LearnerSettings, total=False):
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
     """Units of the hidden layers of the network that acts."""
-    layer_norm: bool
-    """Apply layer normalization to the input and to each hidden layer."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     rnn: Literal["none", "gru", "lstm"]
     """Recurrent layer."""
     sequence_length: int | None
@@ -514,6 +526,12 @@ class SACSettings(LearnerSettings, total=False):
     critic_network: str | Code | None
     """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
     all agents by any of the networks that see entities or the team.
+    """
+    common_reward: bool
+    """Each agent receives the mean of its team's rewards."""
+    reward_scale: Literal["none", "rms", "standardize"]
+    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
+    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
     """
     gradient_steps: int | None
     """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in
@@ -543,12 +561,6 @@ class SACSettings(LearnerSettings, total=False):
     """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or
     that of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is
     longer than a sequence, else rollout.
-    """
-    common_reward: bool
-    """Each agent receives the mean of its team's rewards."""
-    reward_scale: Literal["none", "rms", "standardize"]
-    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
-    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
     """
     critic: Literal["own", "joint", "state", "joint_state", "global"]
     """Input of the critics besides the agent's own observation and action: nothing (own), or the other agents'
@@ -592,8 +604,10 @@ class POCASettings(LearnerSettings, total=False):
     """Discount factor per step of the environment's reward."""
     hidden_sizes: Sequence[int]
     """Units of the actor's hidden layers."""
-    layer_norm: bool
-    """Apply layer normalization to the input and to each hidden layer. The attention has its own in any case."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden). The attention has its own in any case.
+    """
     rnn: Literal["none", "gru", "lstm"]
     """Recurrent layer."""
     sequence_length: int | None
@@ -610,14 +624,14 @@ class POCASettings(LearnerSettings, total=False):
     """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
     all agents by any of the networks that see entities or the team.
     """
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
     epochs: int
     """Passes over each rollout."""
     num_minibatches: int | None
     """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
     null: 4, or one per sequence if a rollout has fewer.
     """
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
     entropy_coef: float
     """Initial weight of the entropy bonus."""
     entropy_schedule: Literal["constant", "linear", "exponential"]
@@ -662,6 +676,73 @@ class POCASettings(LearnerSettings, total=False):
     """Weight of the baseline loss relative to the value loss."""
     embedding_size: int
     """Size of an agent's embedding in the critic's attention; a multiple of its 4 heads."""
+
+
+class PQNSettings(LearnerSettings, total=False):
+    """Settings of pqn, pqn_qmix, pqn_vdn."""
+
+    name: Literal["pqn", "pqn_qmix", "pqn_vdn"]
+    """Algorithm."""
+    lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
+    lr_end: float
+    """Final learning rates as a fraction of their initial values."""
+    gamma: float
+    """Discount factor per step."""
+    hidden_sizes: Sequence[int]
+    """Units of the hidden layers of the network that acts."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
+    rnn: Literal["none", "gru", "lstm"]
+    """Recurrent layer."""
+    sequence_length: int | None
+    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
+    common_reward: bool
+    """Each agent receives the mean of its team's rewards."""
+    reward_scale: Literal["none", "rms", "standardize"]
+    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
+    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
+    """
+    mixer: Literal["none", "vdn", "qmix", "qplex"] | str | Code
+    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, or your own class of a torch
+    module package.module:Class, called as Class(agents, state_size, embed_dim=).
+    """
+    mixer_input: Literal["auto", "state", "joint"]
+    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
+    state if there is one.
+    """
+    mixing_embed_dim: int
+    """Width of the mixing layer."""
+    hypernet_embed_dim: int
+    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
+    hypernet_layers: Literal[1, 2]
+    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
+    obs_last_action: bool
+    """Append the agent's last action to the input of its network; requires a recurrent layer."""
+    epsilon_start: float
+    """Initial probability of a random action."""
+    epsilon_end: float
+    """Final probability of a random action."""
+    epsilon_decay_steps: Count | None
+    """Environment steps over which epsilon decays; null: a fifth of the run."""
+    epsilon_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of epsilon."""
+    output_gain: float
+    """Gain of the orthogonal initialization of the output layer. A small one lets Q-values start near 0, and not
+    far from all returns.
+    """
+    huber_delta: float | None
+    """Error beyond which the loss is linear; null: squared error."""
+    epochs: int
+    """Passes over each rollout."""
+    num_minibatches: int | None
+    """Minibatches per pass, each of which is a gradient step. null: 16, or one per sequence if a rollout has fewer."""
+    td_lambda: float
+    """Lambda of the returns."""
 
 
 class RandomSettings(TypedDict, total=False):
@@ -1609,6 +1690,9 @@ AlgoName = Literal[
     "matd3",
     "poca",
     "ppo",
+    "pqn",
+    "pqn_qmix",
+    "pqn_vdn",
     "qmix",
     "qplex",
     "random",
@@ -1736,6 +1820,7 @@ AlgoSettings = (
     | PPOSettings
     | SACSettings
     | POCASettings
+    | PQNSettings
     | RandomSettings
     | ScriptedSettings
     | OwnAlgorithmSettings
@@ -1854,7 +1939,7 @@ class TrainSettings(TypedDict, total=False):
     rollout_length: int
     """Steps per environment between updates, including the reset step after each episode."""
     lr: float
-    """Adam's learning rate."""
+    """Learning rate of the optimizer."""
     lr_schedule: Literal["constant", "linear", "exponential"]
     """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
     lr_end: float
@@ -1873,10 +1958,12 @@ class TrainSettings(TypedDict, total=False):
     """Maximum gradient norm, applied to each network separately; null: no clipping."""
     max_grad_value: float | None
     """Maximum absolute value of each entry of a gradient, applied before `max_grad_norm`; null: no limit."""
+    optimizer: Literal["adam", "radam"]
+    """Optimizer: Adam, or RAdam (radam), which rectifies the size of its first steps."""
     adam_eps: float
-    """Adam's epsilon."""
+    """Epsilon of the optimizer."""
     weight_decay: float
-    """Adam's weight decay."""
+    """Weight decay of the optimizer."""
     hidden_sizes: Sequence[int]
     """Units of the actor's hidden layers."""
     network: str | Code
@@ -1894,8 +1981,10 @@ class TrainSettings(TypedDict, total=False):
     """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"]
     """Activation after each hidden layer."""
-    layer_norm: bool
-    """Apply layer normalization to the input and to each hidden layer."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     rnn: Literal["none", "gru", "lstm"]
     """Recurrent layer."""
     rnn_size: int
@@ -1918,14 +2007,14 @@ class TrainSettings(TypedDict, total=False):
     """
     critic_network: str | Code
     """Network of the critic."""
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
     epochs: int
     """Passes over each rollout."""
     num_minibatches: int | None
     """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
     null: 4, or one per sequence if a rollout has fewer.
     """
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
     entropy_coef: float
     """Initial weight of the entropy bonus."""
     entropy_schedule: Literal["constant", "linear", "exponential"]
@@ -2020,6 +2109,26 @@ class TrainSettings(TypedDict, total=False):
     """Schedule of the fraction from `epsilon_start` to `epsilon_end`."""
     epsilon_decay_steps: Count | None
     """Environment steps from `epsilon_start` to `epsilon_end`; null: the whole run."""
+    reward_scale: Literal["none", "rms", "standardize"]
+    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
+    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
+    """
+    mixer: str | Code
+    """Mixer of Q-values."""
+    mixer_input: Literal["auto", "state", "joint"]
+    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
+    state if there is one.
+    """
+    mixing_embed_dim: int
+    """Width of the mixing layer."""
+    hypernet_embed_dim: int
+    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
+    hypernet_layers: Literal[1, 2]
+    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
+    output_gain: float
+    """Gain of the orthogonal initialization of the output layer. A small one lets Q-values start near 0, and not
+    far from all returns.
+    """
     gradient_steps: int | None
     """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in
     runs that would otherwise take fewer than 5,000; at least one.
@@ -2041,22 +2150,6 @@ class TrainSettings(TypedDict, total=False):
     that of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is
     longer than a sequence, else rollout.
     """
-    reward_scale: Literal["none", "rms", "standardize"]
-    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
-    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
-    """
-    mixer: str | Code
-    """Mixer of Q-values."""
-    mixer_input: Literal["auto", "state", "joint"]
-    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
-    state if there is one.
-    """
-    mixing_embed_dim: int
-    """Width of the mixing layer."""
-    hypernet_embed_dim: int
-    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
-    hypernet_layers: Literal[1, 2]
-    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
     weighting: Literal["none", "optimistic", "central"]
     """Weighted QMIX: reduces the loss of joint actions that are not underestimated to `weighting_alpha`, by the
     optimistic (OW) or the centrally weighted (CW) rule.
@@ -2067,10 +2160,6 @@ class TrainSettings(TypedDict, total=False):
     """Select the next action by the online network and evaluate it by the target network."""
     n_step: int
     """Rewards per target before it bootstraps."""
-    output_gain: float
-    """Gain of the orthogonal initialization of the output layer. A small one lets Q-values start near 0, and not
-    far from all returns.
-    """
     share_critic: bool | None
     """Use one network for a centralized critic, with an output per agent, or a single one if `common_reward` is
     set. False: a network per agent; null: true unless `share_params` is none.
