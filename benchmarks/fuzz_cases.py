@@ -52,9 +52,16 @@ ENVIRONMENTS = (
     *("gym/CartPole-v1", "gym/Pendulum-v1", "gym/LunarLander-v3", "gymvec/CartPole-v1", "matrix/climbing"),
     *("matrix/prisoners_dilemma", "overcooked/cramped_room", "pettingzoo/classic.tictactoe_v3", "probe/masked"),
     *("pettingzoo/mpe2.simple_spread_v3", "pettingzoo/sisl.pursuit_v5", "probe/hybrid", "probe/image", "skirmish/3m"),
-    *("skirmish/2s3z_duel", "sparse/rooms", "sparse/plates", "warehouse/tiny-2ag", "particle/simple_world_comm"),
-    *("particle/simple_formation", "particle/collect_treasure", "lbforaging/Foraging-8x8-2p-2f-coop-v3"),
-    *("rware/rware-tiny-2ag-v2", "smaclite/2s3z", "smac/3m", "smacv2/terran_5_vs_5", "football/academy_empty_goal"),
+    *("skirmish/2s3z_duel", "sparse/rooms", "sparse/plates", "traffic/junction-easy", "warehouse/tiny-2ag"),
+    *("particle/simple_formation", "particle/simple_world_comm", "particle/collect_treasure"),
+    *(
+        "lbforaging/Foraging-8x8-2p-2f-coop-v3",
+        "rware/rware-tiny-2ag-v2",
+        "smaclite/2s3z",
+        "smac/3m",
+        "smacv2/terran_5_vs_5",
+        "football/academy_empty_goal",
+    ),
 )
 """At least one environment of every family."""
 

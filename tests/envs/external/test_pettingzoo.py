@@ -442,7 +442,7 @@ def test_q_learning_bootstraps_individually_truncated_agents_through_the_replay_
     for _ in range(60):
         learner.update(collector.advance(5)[0][team.name], 0.0)
     with torch.no_grad():
-        (q,) = learner.value({"agent": torch.tensor([[[1.0, 0.0]] * 2])}, None, {}, None)[0].values()
+        (q,) = learner.value.net({"agent": torch.tensor([[[1.0, 0.0]] * 2])}, None, {})[0].values()
     values = q[0, :, 0].tolist()
     assert values[1] == pytest.approx(2, abs=0.05)
     assert (values[0] == pytest.approx(2, abs=0.05)) == (mistake is None)
