@@ -440,9 +440,10 @@ def test_runs_log_exactly_the_documented_metrics(tmp_path: Path):
         "rewarded": ["algo=ippo", "env=probe/both", *curious, *cloned],
         "signals": ["algo=poca", "env=probe/both", *curious],
         "groups": ["algo=poca", "env=probe/sum"],
+        "values": ["algo=pqn_vdn", "env=probe/both"],
         **{name: [f"algo={name}", "env=probe/both"] for name in ("coma", "poca", "qmix", "ddpg", "td3", "sac")},
     }.items():
-        rollouts = ("one", "two", "selfplay", "rewarded")
+        rollouts = ("one", "two", "selfplay", "rewarded", "values")
         small = set() if run in rollouts else {"algo.epochs", "algo.num_minibatches"}
         given = [s for s in tiny(*settings, "steps=300") if s.partition("=")[0] not in small]
         early = ["algo.learning_starts=10", "algo.batch_size=4"] if run in ("qmix", "ddpg", "td3", "sac") else []

@@ -15,7 +15,7 @@ from pettingzoo import AECEnv
 
 import coterie
 from coterie.__main__ import main
-from coterie.core.errors import EnvironmentFailedError, UserError
+from coterie.core.errors import ContractError, UserError
 from coterie.core.specs import ActionSpec
 from coterie.envs.contract.traces import random_actions
 from coterie.envs.external.batched_spaces import BatchActuator
@@ -315,7 +315,7 @@ def test_masks_of_other_values_than_0_and_1_are_refused(mask: list[Any], tmp_pat
         pass
 
     Faulty.mask = mask
-    with pytest.raises(EnvironmentFailedError, match=r"an action mask (holds|of type)") as error:
+    with pytest.raises(ContractError, match=r"an action mask (holds|of type)") as error:
         coterie.train(algo="ppo", env=Faulty, steps=20, num_envs=1, progress="off", out=str(tmp_path / "run"))
     assert "\n" not in str(error.value)
 
