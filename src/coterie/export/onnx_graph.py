@@ -166,7 +166,11 @@ def require_libraries(form: str) -> None:
     """Raises UserError if a library for the export to ONNX is not installed."""
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
-        other = ", or use --format numpy, which needs nothing more" if form == "onnx" else ""
+        other = (
+            ", or use --format numpy, which needs nothing more, if the networks are not of algo.network"
+            if form == "onnx"
+            else ""
+        )
         raise UserError(
             f"--format {form}: {missing[0]} is not installed. Install it with: {install_extra('export')}{other}"
         )
