@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coterie.algos.algorithm import AlgorithmContext, CloningOptimizer, ValueEstimator, require_equal_spaces
 from coterie.algos.base_config import ClippedConfig
 from coterie.algos.graphed import GraphedFunction, GraphedMinibatches
-from coterie.algos.on_policy import OnPolicyLearner, minibatches, random_parts, require_samples
+from coterie.algos.on_policy import OnPolicyLearner, random_parts, require_samples
 from coterie.algos.optimizer import Optimizer
 from coterie.algos.reward_streams import RewardStream, RewardStreams
 from coterie.algos.sequences import actor_states, sequence_length, split_into_sequences
@@ -128,7 +128,7 @@ class ClippedLearner(OnPolicyLearner, ValueEstimator):
         weights: torch.Generator,
     ) -> None:
         super().__init__(config, context)
-        self._normalize_value, self._num_envs = config.normalize_value, context.num_envs
+        self._normalize_value = config.normalize_value
         self._recurrent = config.recurrent
         self._length, per_env, unit = None, self.rollout_length, "timesteps"
         if self._recurrent:
@@ -233,15 +233,7 @@ class ClippedLearner(OnPolicyLearner, ValueEstimator):
         batch, hidden_states, candidates = samples
         if self._graphs is None:
             return self._train(
-                lambda: minibatches(
-                    batch,
-                    hidden_states,
-                    candidates,
-                    self._num_minibatches,
-                    shuffle=self._shuffle,
-                    num_envs=self._num_envs,
-                    ranks=self.ranks,
-                ),
+                lambda: self._minibatches(batch, hidden_states, candidates),
                 lambda minibatch: self._step(*minibatch, coefficients),
                 target_kl,
             )

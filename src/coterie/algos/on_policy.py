@@ -34,7 +34,20 @@ class OnPolicyLearner(Learner):
         super().__init__(config, context)
         assert config.num_minibatches is not None  # derived
         self._epochs, self._num_minibatches = config.epochs, config.num_minibatches
+        self._num_envs = context.num_envs
         self._shuffle = generator(context.seed, "minibatches", device=context.device)
+
+    def _minibatches(self, batch: Any, hidden_states: Tree | None, candidates: Tensor) -> Iterator[tuple[Any, Tree]]:
+        """Yields the minibatches of a pass, see `minibatches`."""
+        return minibatches(
+            batch,
+            hidden_states,
+            candidates,
+            self._num_minibatches,
+            shuffle=self._shuffle,
+            num_envs=self._num_envs,
+            ranks=self.ranks,
+        )
 
     def _train(
         self,

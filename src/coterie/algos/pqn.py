@@ -22,7 +22,7 @@ from torch.nn import functional
 from coterie.algos.algorithm import AlgorithmContext, Capabilities, CloningOptimizer
 from coterie.algos.base_config import LAYERS, MinibatchConfig, Units
 from coterie.algos.clipped_learner import acted_candidates
-from coterie.algos.on_policy import OnPolicyLearner, minibatches, require_samples
+from coterie.algos.on_policy import OnPolicyLearner, require_samples
 from coterie.algos.optimizer import Optimizer, Rule, Schedule, scheduled
 from coterie.algos.sequences import critic_values, sequence_length, split_into_sequences
 from coterie.algos.team_q import TeamQConfig, TeamQLearner
@@ -124,7 +124,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
     def __init__(self, config: PQNConfig, context: AlgorithmContext) -> None:
         config = context.with_derived(config)
         super().__init__(config, context)
-        self.config, self._num_envs = config, context.num_envs
+        self.config = config
         self._length, per_env, unit = None, self.rollout_length, "timesteps"
         if config.recurrent:
             self._length = sequence_length(config.sequence_length, self.rollout_length)
@@ -147,15 +147,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
         if self._length is not None:
             candidates = torch.arange(batch.alive.shape[1] * self.ranks.size, device=self.device)
         reports, _ = self._train(
-            lambda: minibatches(
-                batch,
-                hidden_states,
-                candidates,
-                self._num_minibatches,
-                shuffle=self._shuffle,
-                num_envs=self._num_envs,
-                ranks=self.ranks,
-            ),
+            lambda: self._minibatches(batch, hidden_states, candidates),
             lambda minibatch: self._step(*minibatch, lr),
         )
         # Metrics
