@@ -131,9 +131,12 @@ def capabilities() -> str:
         actions = ["discrete", "multi_discrete", "continuous", "hybrid"]
         marks = [kind in row["actions"] for kind in actions]
         marks += [row[name] for name in ("masks", "rnn", "images", "roles", "multi_agent", "dying_agents")]
-        rows.append([f"`{row['name']}`", *("yes" if mark else "" for mark in marks), row["eval_mode"]])
+        execution = "centralized" if row["centralized_execution"] else "decentralized"
+        learning = ("off-policy" if row["off_policy"] else "on-policy") if row["learns"] else ""
+        marked = ["yes" if mark else "" for mark in marks]
+        rows.append([f"`{row['name']}`", *marked, execution, learning, row["eval_mode"], row["paper"]])
     head = ["name", "discrete", "multi-discrete", "continuous", "hybrid", "masks", "recurrent", "images", "roles"]
-    return table([*head, "multi-agent", "dying agents", "evaluation"], rows)
+    return table([*head, "multi-agent", "dying agents", "execution", "learning", "evaluation", "paper"], rows)
 
 
 def environments() -> str:

@@ -79,6 +79,8 @@ class Capabilities:
     """Learns a value per reward signal. Other algorithms learn from the weighted sum of the signals."""
     cuda_graphs: bool = False
     """Captures its gradient steps as a CUDA graph if the setting `cuda_graphs` is on."""
+    off_policy: bool = False
+    """Learns from the experience of older policies, too: from a replay buffer."""
     centralized_execution: bool = False
     """Acts by the observations of the whole team, with any network. With others, `algo.network` decides."""
     eval_mode: Mode = "sample"

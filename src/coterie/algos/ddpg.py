@@ -251,7 +251,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
 
     Config: ClassVar = DDPGConfig
     base: ClassVar = "maddpg"
-    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, cuda_graphs=True)
+    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, off_policy=True, cuda_graphs=True)
 
     def __init__(self, config: DDPGConfig, context: AlgorithmContext) -> None:
         config = context.with_derived(config)

@@ -180,7 +180,11 @@ class QLearning(OffPolicyLearner, TeamQLearner):
     Config: ClassVar = QLearningConfig
     base: ClassVar = "qmix"
     capabilities: ClassVar = Capabilities(
-        actions=frozenset({"discrete", "multi_discrete"}), images=True, cuda_graphs=True, eval_mode="greedy"
+        actions=frozenset({"discrete", "multi_discrete"}),
+        images=True,
+        off_policy=True,
+        cuda_graphs=True,
+        eval_mode="greedy",
     )
 
     def __init__(self, config: QLearningConfig, context: AlgorithmContext) -> None:

@@ -264,7 +264,9 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
 
     Config: ClassVar = SACConfig
     base: ClassVar = "masac"
-    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, cuda_graphs=True, eval_mode="greedy")
+    capabilities: ClassVar = Capabilities(
+        actions=ALL_ACTIONS, images=True, off_policy=True, cuda_graphs=True, eval_mode="greedy"
+    )
 
     def __init__(self, config: SACConfig, context: AlgorithmContext) -> None:
         config = context.with_derived(config)

@@ -104,7 +104,7 @@ def algos(
     wide: Wide = False,
     json: Json = False,
 ) -> int:
-    """List algorithms. With a name: the capabilities and presets of that algorithm. With --wide: of all of them.
+    """List algorithms with what they support. With a name: all about that algorithm. With --wide: about all of them.
 
     Examples:
 
@@ -114,18 +114,22 @@ def algos(
 
     coterie list algos my_module:MyMAPPO
     """
-    if name is None and not wide and not json:
-        _print_brief()
-        return 0
-    rows = algorithm_rows() if name is None else [_find(name)]
+    from rich.console import Console
+
+    with Console(stderr=True).status("inspecting algorithms"):  # imports PyTorch
+        rows = algorithm_rows() if name is None else [_find(name)]
     if json:
         print_json(rows if name is None else rows[0])
         return 0
     from coterie.runs.tables import print_definition
 
     if name is not None:
+        width = max(map(len, rows[0])) + 2
         for key, value in rows[0].items():
-            print_definition(f"{key:<16}", value, indent=16)
+            print_definition(f"{key:<{width}}", value, indent=width)
+        return 0
+    if not wide:
+        _print_brief(rows)
         return 0
     _print_wide([row for row in rows if "missing" not in row])
     for line in [*_missing(rows), _OWN_ALGORITHM]:
@@ -170,21 +174,28 @@ def network_rows() -> list[dict[str, Any]]:
 _OWN_ALGORITHM = "Your own: algo=package.module:Class or an entry point of the group coterie.algorithms."
 
 
-def _print_brief() -> None:
-    """Prints a line per algorithm. Only algorithms of other packages are imported, and with them PyTorch."""
-    from coterie.algos import registry as algo_registry
-    from coterie.config import sources
-    from coterie.runs.tables import print_definition
+def _print_brief(rows: list[dict[str, Any]]) -> None:
+    """Prints a table of algorithms with what decides between them."""
+    from coterie.runs.tables import print_definition, print_table
 
-    rows = [{"name": name, "summary": sources.preset_title("algo", name)} for name in algo_registry.ALGOS]
-    rows += [algorithm_row(name) for name in _algorithms_of_packages()]
-    for row in rows:
-        if "missing" not in row:
-            print_definition(f"{row['name']:<10}", _one_line(row["summary"], 70), indent=10)
-    print_line("Capabilities and presets: coterie list algos NAME, or coterie list algos --wide.")
+    columns = ["algorithm", "actions", "rnn", "images", "death", "central execution", "policy", "paper"]
+    print_table(columns, [_brief_cells(row) for row in rows if "missing" not in row])
+    print_line("What an algorithm does, and its presets: coterie list algos NAME, or --wide.")
     print_line("Networks, and which of them exchange messages: coterie list networks.")
     for line in [*_missing(rows), _OWN_ALGORITHM]:
         print_definition(line, "", indent=4)
+
+
+_KINDS = ("discrete", "multi_discrete", "continuous", "hybrid")
+
+
+def _brief_cells(row: dict[str, Any]) -> list[Any]:
+    """Returns the cells of an algorithm in the table of `_print_brief`."""
+    actions = "all" if set(_KINDS) <= set(row["actions"]) else ", ".join(k for k in _KINDS if k in row["actions"])
+    policy = ("off" if row["off_policy"] else "on") if row["learns"] else ""
+    marks = [row["rnn"], row["images"], row["dying_agents"], row["centralized_execution"]]
+    actions, paper = actions.replace("discrete, multi_discrete", "discrete"), row["paper"].replace(" et al.", "")
+    return [row["name"], actions, *marks, policy, paper]
 
 
 def _print_wide(rows: list[dict[str, Any]]) -> None:
@@ -215,14 +226,6 @@ def _find(name: str) -> dict[str, Any]:
     if "missing" in row:
         raise UserError(row["missing"])
     return row | {"base": algo_registry.algorithm(name).base}
-
-
-def _one_line(summary: str, width: int) -> str:
-    """Shortens the description of an algorithm: without its acronym and source, and cut after a clause if too long."""
-    sentence = re.sub(r"^[\w ]*[A-Z]{2}[\w-]*: ", "", summary.partition(". ")[0].rstrip("."))
-    while len(sentence) >= width and re.search(r"[;,:]| and ", sentence):
-        sentence = re.split(r"^(.*)(?:[;,:]| and )", sentence)[1]
-    return f"{sentence[:1].upper()}{sentence[1:]}."
 
 
 @app.command(cls=HelpCommand)
@@ -425,7 +428,14 @@ def algorithm_row(name: str) -> dict[str, Any]:
     variants = [preset for preset in sources.presets("algo") if preset.startswith(f"{name}/")]
     title = "" if ":" in name else sources.preset_title("algo", name)
     summary = title or (algorithm.__doc__ or "").strip().partition("\n")[0]
-    return {"name": name, **capabilities, "presets": variants, "summary": summary}
+    paper = re.search(r"(?<=[.] )[A-Z][^.]*? et al[.] [0-9]{4}", summary)
+    return {
+        "name": name,
+        **capabilities,
+        "paper": paper[0] if paper else "",
+        "presets": variants,
+        "summary": summary,
+    }
 
 
 def environment_rows(text: str = "") -> list[dict[str, Any]]:
