@@ -28,7 +28,7 @@ RUNS = [
     ("mappo", "tarmac", "particle/simple_spread", (*TINY, "algo.rnn=gru", "algo.rnn_size=8")),
     ("ippo", "attention", "skirmish/3m", TINY),
     ("poca", "commnet", "skirmish/3m", TINY),
-    ("coma", "commnet", "skirmish/3m", TINY),
+    ("coma", "ic3net", "skirmish/3m", TINY),
     ("qmix", "graph", "skirmish/3m", (*OFF_POLICY, "algo.rnn=gru", "algo.rnn_size=8")),
     ("vdn", "attention", "foraging/8x8-2p-2f", OFF_POLICY),
     ("maddpg", "attention", "particle/simple_spread", OFF_POLICY),

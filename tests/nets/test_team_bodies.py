@@ -15,6 +15,7 @@ from coterie.nets.team_bodies import (
     KEY_SIZE,
     CommNet,
     Graph,
+    IC3Net,
     TarMAC,
     TeamAttention,
     TeamBody,
@@ -24,7 +25,7 @@ from coterie.nets.team_bodies import (
     masked_softmax,
 )
 
-KINDS = ("commnet", "tarmac", "graph", "attention")
+KINDS = ("commnet", "ic3net", "tarmac", "graph", "attention")
 
 
 def make(kind: str, *, rounds: int | None = None, size: int = 8, width: int = 8) -> TeamBody:
@@ -62,6 +63,17 @@ def naive_mean(body: CommNet, h: list[Tensor], hears: list[list[int]]) -> list[T
         for i, heard in enumerate(hears)
     ]
     return [torch.tanh(linear(layers.update, torch.cat([own, c]))) for own, c in zip(h, messages, strict=True)]  # pyright: ignore
+
+
+def naive_gated(body: IC3Net, h: list[Tensor], hears: list[list[int]]) -> list[Tensor]:
+    (layers,) = body.rounds
+    sent = [own if linear(layers.gate, own).item() > 0 else torch.zeros_like(own) for own in h]  # pyright: ignore
+    messages = []
+    for i, heard in enumerate(hears):
+        others = [sent[j] for j in heard if j != i]
+        messages.append(torch.stack(others).mean(0) if others else torch.zeros_like(h[0]))
+    update = layers.mean.update  # pyright: ignore
+    return [torch.tanh(linear(update, torch.cat([own, c]))) for own, c in zip(h, messages, strict=True)]
 
 
 def naive_targeted(body: TarMAC, h: list[Tensor], hears: list[list[int]]) -> list[Tensor]:
@@ -123,6 +135,7 @@ def naive_attention(body: TeamAttention, h: list[Tensor], hears: list[list[int]]
 
 NAIVE: dict[str, Callable[..., list[Tensor]]] = {
     "commnet": naive_mean,
+    "ic3net": naive_gated,
     "tarmac": naive_targeted,
     "graph": naive_graph,
     "attention": naive_attention,
@@ -145,6 +158,28 @@ def test_a_body_equals_a_loop_over_agents(kind: str, given: bool) -> None:
             for i in range(5)
         ]
         torch.testing.assert_close(found[sample], torch.stack(NAIVE[kind](body, h, hears)))
+
+
+def test_gates_are_open_at_first_close_below_zero_and_learn_by_the_gradient_of_the_sigmoid() -> None:
+    body = build_team_body(8, NetworkConfig((8,), "tanh", body="ic3net"), torch.Generator().manual_seed(3))
+    (layers,), (x, alive, _) = body.rounds, team()
+    h = torch.tanh(linear(body.encoder.layers[0], x))
+    torch.testing.assert_close(layers(h, alive, None), layers.mean(h, alive, None))  # pyright: ignore
+    with torch.no_grad():
+        layers.gate.weight.copy_(torch.randn(8, 1, generator=torch.Generator().manual_seed(1)))  # pyright: ignore
+        layers.gate.bias.zero_()  # pyright: ignore
+    sends = (linear(layers.gate, h) > 0).float()  # pyright: ignore
+    assert 0 < sends.mean() < 1
+    out = layers(h, alive, None)
+    torch.testing.assert_close(out, layers.mean(h, alive, None, sent=sends * h))  # pyright: ignore
+    likely = torch.sigmoid(linear(layers.gate, h.detach()))  # pyright: ignore
+    gates = sends.clone().requires_grad_()
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(2))
+    (wanted,) = torch.autograd.grad(
+        (layers.mean(h.detach(), alive, None, sent=gates * h.detach()) * weight).sum(), gates
+    )  # pyright: ignore
+    (found,) = torch.autograd.grad((layers(h.detach(), alive, None) * weight).sum(), layers.gate.bias)  # pyright: ignore
+    torch.testing.assert_close(found, (wanted * likely * (1 - likely)).sum().detach().reshape(1))
 
 
 def test_softmax_over_visible_entries_in_numbers() -> None:
@@ -218,8 +253,8 @@ def test_parameters_fit_any_number_of_agents(kind: str) -> None:
 
 
 def test_rounds_are_as_many_as_configured() -> None:
-    assert [len(make(kind).rounds) for kind in KINDS] == [1, 2, 1, 1]
-    assert [len(make(kind, rounds=3).rounds) for kind in KINDS] == [3] * 4
+    assert [len(make(kind).rounds) for kind in KINDS] == [1, 1, 2, 1, 1]
+    assert [len(make(kind, rounds=3).rounds) for kind in KINDS] == [3] * len(KINDS)
 
 
 def test_heads_divide_the_units() -> None:

@@ -214,9 +214,9 @@ class LearnerConfig(BaseModel):
     """Units of the hidden layers of the network that acts."""
     network: NetworkName | None = None
     """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `tarmac`: agents
-    exchange messages, so that execution is centralized. Or your own factory of torch modules package.module:name,
-    called as name(input_size, role=, part=).
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
     """
     network_heads: Annotated[int, _needs(_WITH_HEADS, "network")] = Field(4, ge=1, le=1024)
     """Attention heads; they divide the units of the last hidden layer."""

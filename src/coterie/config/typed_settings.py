@@ -45,8 +45,8 @@ class LearnerSettings(TypedDict, total=False):
     """Weight decay of the optimizer."""
     network: str | Code | None
     """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `tarmac`:
-    agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
     package.module:name, called as name(input_size, role=, part=).
     """
     network_heads: int

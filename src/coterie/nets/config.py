@@ -14,7 +14,7 @@ LayerNormKind = bool | Literal["hidden"]
 RNNKind = Literal["none", "gru", "lstm"]
 ShareParams = Literal["role", "all", "none"]
 NetworkPart = Literal["actor", "critic", "q"]
-BodyKind = Literal["attention", "graph", "commnet", "tarmac"]
+BodyKind = Literal["attention", "graph", "commnet", "ic3net", "tarmac"]
 Edges = Literal["full", "radius", "given"]
 View = Literal["none", "team", "entities"]
 
@@ -23,11 +23,12 @@ BODY_SUMMARIES: dict[str, str] = {
     "attention": "attention over the entities that an agent observes: one policy for any number of agents and objects",
     "graph": "graph attention over neighbors, by distance or as the environment declares (Velickovic et al. 2018)",
     "commnet": "the mean of the others' features as a message (Sukhbaatar et al. 2016)",
+    "ic3net": "means of features as messages, which each agent learns to send or not (Singh et al. 2019)",
     "tarmac": "targeted messages: attention over what others send (Das et al. 2019)",
 }
 """Networks of Coterie in a few words each."""
 
-MESSAGE_BODIES = ("graph", "commnet", "tarmac")
+MESSAGE_BODIES = ("graph", "commnet", "ic3net", "tarmac")
 """Bodies by which an agent reads what others observe, so that acting needs a channel between them."""
 
 

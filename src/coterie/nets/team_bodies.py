@@ -87,10 +87,39 @@ class _MeanRound(nn.Module):
         super().__init__()
         self.update = Linear(2 * size, size, gain=GAINS["tanh"], generator=generator, init=config.init)
 
-    def forward(self, h: Tensor, alive: Tensor, edges: Tensor | None) -> Tensor:
+    def forward(self, h: Tensor, alive: Tensor, edges: Tensor | None, sent: Tensor | None = None) -> Tensor:
         heard = heard_agents(alive, edges, self_loops=False).to(h.dtype)
-        message = heard / heard.sum(-1, keepdim=True).clamp(min=1) @ h
+        message = heard / heard.sum(-1, keepdim=True).clamp(min=1) @ (h if sent is None else sent)
         return torch.tanh(apply(self.update, torch.cat([h, message], -1)))
+
+
+class IC3Net(TeamBody):
+    """CommNet whose agents decide whether they send.
+
+        g_j = 1[w h_j + b > 0];    c_i = mean_{j heard by i} g_j h_j;    h_i <- tanh(W [h_i, c_i])
+
+    The gate's gradient is that of sigmoid(w h_j + b). Gates are open at the start.
+    Source: Singh et al. 2019, section 3; gradient: Bengio et al. 2013, section 4. Differences: the gate is a
+    function of the present features, not a sampled action of the timestep before, so that it is trained with any
+    algorithm's loss; messages are features of the same timestep. As published, agents learn whether to send from
+    rewards of their own, `algo.common_reward=false`.
+    """
+
+    def _round(self, config: NetworkConfig, generator: torch.Generator) -> nn.Module:
+        return _GatedRound(self.features, config, generator)
+
+
+class _GatedRound(nn.Module):
+    def __init__(self, size: int, config: NetworkConfig, generator: torch.Generator):
+        super().__init__()
+        self.mean = _MeanRound(size, config, generator)
+        self.gate = Linear(size, 1, gain=0.01, generator=generator, init=config.init)
+        nn.init.ones_(self.gate.bias)
+
+    def forward(self, h: Tensor, alive: Tensor, edges: Tensor | None) -> Tensor:
+        likely = torch.sigmoid(apply(self.gate, h))
+        sends = (likely > 0.5).to(h.dtype) + likely - likely.detach()
+        return self.mean(h, alive, edges, sent=sends * h)
 
 
 class TarMAC(TeamBody):
@@ -241,7 +270,13 @@ def require_divisible(size: int, config: NetworkConfig) -> int:
     return config.heads
 
 
-_KINDS: dict[str, type[TeamBody]] = {"attention": TeamAttention, "graph": Graph, "commnet": CommNet, "tarmac": TarMAC}
+_KINDS: dict[str, type[TeamBody]] = {
+    "attention": TeamAttention,
+    "graph": Graph,
+    "commnet": CommNet,
+    "ic3net": IC3Net,
+    "tarmac": TarMAC,
+}
 
 
 def build_team_body(in_features: int, config: NetworkConfig, generator: torch.Generator) -> TeamBody:
