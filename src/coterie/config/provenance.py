@@ -64,11 +64,11 @@ def _require_readable(written: str, tree: Mapping[str, Any]) -> None:
             if isinstance(text, str) and (character := find_control_character(text)):
                 raise UserError(f"{printable(key)}: contains the control character {character}, which cannot be saved.")
     try:
-        found = {key: _scalar(value) for key, value, _ in parse_settings(written, "the settings")}
+        found = {key: json.dumps(value, sort_keys=True) for key, value, _ in parse_settings(written, "the settings")}
     except UserError as error:
         raise UserError(f"these settings cannot be saved: {error}") from error
     for key, value in flatten(tree):
-        if found.get(key) != _scalar(value):
+        if found.get(key) != json.dumps(value, sort_keys=True):
             raise UserError(f"{printable(key)}: {shorten(repr(value))} cannot be saved and read again. Choose another.")
 
 
@@ -96,6 +96,8 @@ def _scalar(value: Any) -> str:
         return "[" + ", ".join(_scalar(item) for item in value) + "]"
     if isinstance(value, str) and _is_primitive(value):
         return json.dumps(value)  # Text that YAML 1.2 would read as a number, boolean or null.
+    if value is None or isinstance(value, bool | int):
+        return json.dumps(value)
     shown = not isinstance(value, str) or value.isprintable()  # other text is written with escapes
     return yaml.safe_dump([value], default_flow_style=True, allow_unicode=shown, width=2**31).strip()[1:-1]
 

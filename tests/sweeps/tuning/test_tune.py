@@ -15,8 +15,16 @@ from coterie.runs.folder import runs_below
 from sweeps import wait_for
 
 COMMAND = (
-    *("tune", "algo=ippo", "env=probe/both", "steps=16000", "num_envs=8", "algo.rollout_length=10", "eval.every=4000"),
-    *("eval.episodes=32", "eval.num_envs=32", "algo.hidden_sizes=[8]", "log.tensorboard=false", "device=cpu"),
+    *("tune", "algo=ippo", "env=probe/both", "steps=24000", "num_envs=32", "algo.rollout_length=10", "eval.every=8000"),
+    *(
+        "algo.epochs=4",
+        "algo.num_minibatches=1",
+        "eval.episodes=32",
+        "eval.num_envs=32",
+        "algo.hidden_sizes=[8]",
+        "log.tensorboard=false",
+        "device=cpu",
+    ),
     *("algo.lr=1e-6", "algo.lr=choice(1e-6,3e-2)", "--seeds", "1", "--trials", "4", "--out", "study", "--json"),
 )
 """A learning rate of 1e-6 learns nothing; one of 3e-2 finds the optimal return of 1. A trial is long enough
