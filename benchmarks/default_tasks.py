@@ -112,6 +112,6 @@ SMALL = (
     Task("particle/simple_crypto", "team", steps=30_000, others=("eve",)),
     Task("matrix/penalty", "agent", steps=20_000),
     Task("gym/CartPole-v1", "agent", steps=20_000, episodes=40),
-    Task("particle/simple_spread", "agent", "continuous", steps=80_000, settings=("env.actions=continuous",)),
+    Task("particle/simple", "agent", "continuous", steps=20_000, settings=("env.actions=continuous",)),
 )
 """Short runs of choice tasks, after which every algorithm is above random; the last for those of continuous actions."""

@@ -7,7 +7,6 @@ from coterie.core.errors import UserError
 from coterie.core.tree import tree_map
 from fakecuda import CUDA, fake_cuda
 from graph_training import (
-    ORIGINAL,
     assert_a_global_critic_reads_as_without_graphs,
     assert_original_is_that_without_graphs,
     assert_same,
@@ -17,6 +16,8 @@ from graph_training import (
 )
 
 FAST = {"batches of a size, several signals"}
+STAND_IN = [*FAST, "parts of two sizes"]
+"""All cases are tested on a GPU, in `test_graphs_on_gpu.py`."""
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def cuda():
         yield found
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in FAST else pytest.mark.slow) for c in ORIGINAL])
+@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in FAST else pytest.mark.slow) for c in STAND_IN])
 def test_training_is_that_without_graphs_bit_for_bit(cuda, case):
     assert_original_is_that_without_graphs(case, CUDA, rtol=0, atol=0)
 

@@ -17,7 +17,6 @@ from coterie.training.collection import obstacle
 from coterie.training.collector import Collector
 from fakecuda import CUDA, fake_cuda
 from graph_rollouts import (
-    CASES,
     STEPS,
     assert_equal,
     assert_rollouts_are_those_without_graphs,
@@ -30,6 +29,8 @@ from graph_training import Training
 from preset_learners import preset_learner
 
 FAST = {"deaths and masks", "matrix game", "epsilon-greedy"}
+STAND_IN = [*sorted(FAST), "two teams with deaths and masks", "epsilon-soft", "noise on actions"]
+"""One case per kind of policy and world. All of them are tested on a GPU, in `test_graphs_on_gpu.py`."""
 EXPLORATION = [
     "epsilon-greedy, components", "epsilon-soft", "epsilon-soft without masks", "noise on actions",
     "Ornstein-Uhlenbeck noise",
@@ -43,7 +44,7 @@ def cuda():
         yield found
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in FAST else pytest.mark.slow) for c in CASES])
+@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in FAST else pytest.mark.slow) for c in STAND_IN])
 def test_rollouts_are_those_without_graphs(cuda, case):
     assert_rollouts_are_those_without_graphs(case, CUDA)
 

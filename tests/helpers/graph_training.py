@@ -98,8 +98,6 @@ ON_POLICY: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
     "MA-POCA, recurrent, several signals": ("poca", "lstm", MORTAL, PARTS | RAW | {"streams": STREAMS}),
 }
 """Learners with a clipped policy gradient: name, recurrent layer, world, and settings."""
-EQUAL_MINIBATCHES = [case for case, (_, rnn, world, _) in ON_POLICY.items() if rnn != "none" or world is ENDLESS]
-"""Cases in which minibatches need no masked samples to have equal sizes."""
 
 
 ORIGINAL: dict[str, tuple[str, dict[str, Any], int]] = {

@@ -92,12 +92,11 @@ def test_every_family_of_algorithms_learns_from_agents_that_wait(name: str, rnn:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algo", "steps", "least"), [("ippo", 12_000, 21), ("iql", 40_000, 17)])
-def test_the_task_is_learned(algo: str, steps: int, least: float):
+def test_the_task_is_learned():
     """The best return is 12 + 6 + 4: every right action of an agent that is observed earns 1. Random play gets 11."""
-    evaluation = {"every": steps // 2, "episodes": 64}
-    result = coterie.train(env=ROTA, algo=algo, steps=steps, num_envs=8, seed=1, threads=1, eval=evaluation)
-    assert result.summary.teams[0].now > least
+    evaluation = {"every": 6000, "episodes": 64}
+    result = coterie.train(env=ROTA, algo="ippo", steps=12_000, num_envs=8, seed=1, threads=1, eval=evaluation)
+    assert result.summary.teams[0].now > 21
 
 
 def test_a_run_is_saved_resumed_and_evaluated(tmp_path: Path):

@@ -18,7 +18,7 @@ from coterie.envs.worlds.foraging import find, settings
 from coterie.envs.worlds.foraging.foraging import Foraging, field_state
 from coterie.envs.worlds.world import State
 
-EPISODES = 1000
+EPISODES = 250
 
 
 def constructor_arguments(world: Foraging) -> dict[str, Any]:
@@ -164,7 +164,7 @@ SUITES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suite", SUITES)
-def test_1000_random_episodes_equal_those_of_the_package(suite: str):
+def test_random_episodes_equal_those_of_the_package(suite: str):
     name, params = SUITES[suite]
     world = make_world(name, **params, action_mask=True)
     packages = Packages(world, EPISODES, seed=0)
