@@ -1,4 +1,4 @@
-"""Learning probes run without and with the fused kernels."""
+"""Learning probes run with the fused kernels in `test_probes.py`, and without in the files of single algorithms."""
 
 from collections.abc import Generator
 
@@ -9,7 +9,8 @@ from coterie.kernels import switch
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.function.__name__.startswith("test_probe"):
-        metafunc.parametrize("kernels", ["off", "on"], indirect=True)
+        setting = "on" if metafunc.module.__name__.endswith("test_probes") else "off"
+        metafunc.parametrize("kernels", [setting], indirect=True)
 
 
 @pytest.fixture(autouse=True)

@@ -41,9 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "words",
     [
         ["evaluate", "RUN", "--episodes", "2"],
-        ["evaluate", "RUN", "--episodes", "2", "--json"],
         ["ps", "RUNS"],
-        ["ps", "RUNS", "--json"],
         ["diagnose", "RUN"],
         ["plot", "RUN", "--out", "OUT/curves.svg"],
         ["record", "RUN", "--episodes", "2", "--out", "OUT/demos"],
@@ -53,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["check-env", WORLD],
         ["train", f"env={WORLD}", "--cfg", "job"],
         ["train", *tiny(f"env={WORLD}", "algo=ippo", "progress=lines"), "out=OUT/run"],
-        ["train", "-m", *tiny(f"env={WORLD}", "algo=ippo", "seed=0,1"), "out=OUT/sweep"],
+        ["train", "-m", *tiny(f"env={WORLD}", "algo=ippo", "seed=0,1", "steps=40", "eval.every=0"), "out=OUT/sweep"],
     ],
     ids=lambda words: " ".join(word for word in words[:5] if word.isalpha() or word.startswith("-")),
 )

@@ -236,7 +236,7 @@ def test_off_policy_algorithms_find_the_largest_integer(algo: str, tmp_path: Pat
     """It was reached by actions of exactly 1 only: the returns were 2.5 and 0."""
     settings = {"gradient_steps": 40, "learning_starts": 200, "lr": 0.01, "batch_size": 64, "gamma": 0.1}
     run = coterie.train(
-        algo=algo, env=Largest, steps=3000, num_envs=4, threads=1, device="cpu", progress="off", seed=1,
+        algo=algo, env=Largest, steps=1500, num_envs=4, threads=1, device="cpu", progress="off", seed=1,
         out=str(tmp_path / "run"), log={"tensorboard": False}, eval={"every": 0},
         **{f"algo.{key}": value for key, value in settings.items()},
     )  # fmt: skip
@@ -245,7 +245,7 @@ def test_off_policy_algorithms_find_the_largest_integer(algo: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("kind", ["multi_binary_2d", "multi_discrete_2d", "integers", "nested", "nothing"])
 def test_runs_players_and_exports_act_in_the_form_of_the_space(kind: str, tmp_path: Path):
     env = coterie_env(kind)
     settings: dict[str, Any] = {"hidden_sizes": [4], "rollout_length": 5, "num_minibatches": 1, "epochs": 1}
@@ -272,7 +272,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
-@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("kind", ["multi_discrete_2d", "nested", "nothing"])
 def test_check_env_accepts_them(kind: str, capsys: pytest.CaptureFixture[str]):
     code = main(["check-env", coterie_env(kind)])
     assert code == 0, capsys.readouterr().out
