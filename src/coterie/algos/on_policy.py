@@ -37,13 +37,15 @@ class OnPolicyLearner(Learner):
         self._num_envs = context.num_envs
         self._shuffle = generator(context.seed, "minibatches", device=context.device)
 
-    def _minibatches(self, batch: Any, hidden_states: Tree | None, candidates: Tensor) -> Iterator[tuple[Any, Tree]]:
-        """Yields the minibatches of a pass, see `minibatches`."""
+    def _minibatches(
+        self, batch: Any, hidden_states: Tree | None, candidates: Tensor, number: int | None = None
+    ) -> Iterator[tuple[Any, Tree]]:
+        """Yields the minibatches of a pass, see `minibatches`; their number is that of the settings by default."""
         return minibatches(
             batch,
             hidden_states,
             candidates,
-            self._num_minibatches,
+            number or self._num_minibatches,
             shuffle=self._shuffle,
             num_envs=self._num_envs,
             ranks=self.ranks,

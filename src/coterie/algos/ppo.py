@@ -356,7 +356,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
             moments = update_value_moments(moments, target, critic_valid, config.value_norm_decay, reduction)
             mean, std = self.value_scale(moments)
         if config.normalize_advantage:
-            policy_advantage = standardize(policy_advantage, valid, reduction)
+            policy_advantage = self.normalized(policy_advantage, valid)
         masked = team.agents_can_die or as_sequences
         batch = Batch(
             obs=tree_map(lambda x: x[:-1], obs),
@@ -405,6 +405,10 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         return self.reward_streams.advantages(
             rewards, value, terminated, boundary, valid=valid, gae_lambda=config.gae_lambda
         )
+
+    def normalized(self, advantage: Tensor, valid: Tensor) -> Tensor:
+        """Returns advantages [T, B, N] with mean 0 and variance 1 over valid entries; for subclasses to override."""
+        return standardize(advantage, valid, self.reduction)
 
     def loss_terms(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch) -> PPOLoss:
         """Returns the terms of the loss on a minibatch, see `ppo_loss`; for subclasses to override.

@@ -37,7 +37,7 @@ class StochasticActor(nn.Module):
         init_std: float,
     ):
         super().__init__()
-        self._state_dependent_std = state_dependent_std
+        self._state_dependent_std, self._init_std = state_dependent_std, init_std
         self.blocks = team_blocks(team, config.share_params)
         specs = {block.name: block.action_spec for block in self.blocks}
         outputs = {name: s.mask_size + s.continuous * (2 if state_dependent_std else 1) for name, s in specs.items()}
@@ -50,6 +50,16 @@ class StochasticActor(nn.Module):
                 shape = (block.n if config.share_params == "none" else 1, block.action_spec.continuous)
                 self.log_std[block.name] = nn.Parameter(torch.full(shape, self._init_log_std))
 
+    def for_team(self, team: TeamSpec, generator: torch.Generator) -> StochasticActor:
+        """Returns another actor of this architecture for a team."""
+        return StochasticActor(
+            team,
+            self.net.config,
+            generator,
+            state_dependent_std=self._state_dependent_std,
+            init_std=self._init_std,
+        )
+
     def params(self, block: Block, output: Tensor) -> tuple[Tensor, Tensor | None]:
         """Parameters of a block's distribution [.., n, sum A + C], and log standard deviation [.., n, C] or [n, C]."""
         spec = block.action_spec
@@ -59,6 +69,13 @@ class StochasticActor(nn.Module):
             return output, self.log_std[block.name].clamp(-5, 2)
         params, log_std = output.split([spec.mask_size + spec.continuous, spec.continuous], -1)
         return params, (log_std + self._init_log_std).clamp(-5, 2)
+
+    def forward(
+        self, obs: dict[str, Tree], first: Tensor | None, hidden_state: HiddenState
+    ) -> dict[str, tuple[Tensor, Tensor | None]]:
+        """Returns the parameters of the distributions of actions by block, see `params`; arguments as in `evaluate`."""
+        outputs, _ = self.net(obs, first, hidden_state)
+        return {block.name: self.params(block, outputs[block.name]) for block in self.blocks}
 
     def evaluate(
         self,
@@ -77,10 +94,10 @@ class StochasticActor(nn.Module):
             first: [L, M, N] bool, needed by recurrent policies.
             hidden_state: Before the first timestep, by name [M, N, H]; {} for feed-forward policies.
         """
-        outputs, _ = self.net(obs, first, hidden_state)
         log_probs, entropies = {}, {}
+        distributions = self.forward(obs, first, hidden_state)
         for block in self.blocks:
-            params, log_std = self.params(block, outputs[block.name])
+            params, log_std = distributions[block.name]
             mask, block_action = block.join_masks(action_mask), block.join_actions(action)
             log_probs[block.name], entropies[block.name] = log_prob_and_entropy(
                 block.action_spec, params, block_action, log_std=log_std, mask=mask, kernels=switch.on

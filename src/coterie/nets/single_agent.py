@@ -1,0 +1,111 @@
+"""Networks of single agents of a team that shares no parameters: one agent at a time, and derivatives along a direction.
+
+A team's network holds the parameters of a role's n agents as stacked tensors, which one batched product reads. Here an
+agent has a network for itself, whose passes and gradients cost those of one agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import functional_call
+
+from coterie.core.specs import TeamSpec
+from coterie.core.tree import Tree
+from coterie.core.types import HiddenState
+from coterie.kernels import switch
+from coterie.nets.stochastic_actor import StochasticActor
+from coterie.nets.team import Block
+from coterie.nets.user_body import UserBody
+
+
+def agent_tensors(module: nn.Module, agent: int, agents: int) -> list[Tensor]:
+    """Returns the parameters of one agent in a module with a set for each of `agents`, as views of the module's.
+
+    Modules of the same architecture return them in the same order, whatever their number of agents. Buffers of users'
+    modules are among them.
+    """
+    if isinstance(module, UserBody):
+        part = module.parts[agent]
+        return [x.detach() for x in (*part.parameters(), *part.buffers())]
+    own = [p.detach().chunk(agents)[agent] for p in module.parameters(recurse=False)]
+    return [*own, *(x for child in module.children() for x in agent_tensors(child, agent, agents))]
+
+
+class SingleAgentActor:
+    """An actor of one agent, which the agents of a role use in turn.
+
+    Args:
+        actor: Actor of the team, whose agents share no parameters.
+        team: The team.
+        block: The role.
+
+    Attributes:
+        module: The actor of one agent. Its agent has index 0.
+    """
+
+    def __init__(self, actor: StochasticActor, team: TeamSpec, block: Block):
+        (role,) = block.roles
+        alone = replace(team, roles=(replace(role, agents=role.agents[:1]),), start=0, stop=1, other_roles=())
+        self._team_actor, self._block = actor, block
+        self.module = actor.for_team(alone, torch.Generator()).to(next(actor.parameters()).device)
+
+    @contextmanager
+    def of(self, agent: int) -> Iterator[StochasticActor]:
+        """Context of an agent's turn: its parameters are those of the actor, and are stored in the team's at the end.
+
+        Args:
+            agent: Index among the agents of the role.
+        """
+        turn, stored = self._tensors(self.module, 0, 1), self._tensors(self._team_actor, agent, self._block.n)
+        _copy(stored, turn)
+        yield self.module
+        _copy(turn, stored)
+
+    def _tensors(self, actor: StochasticActor, agent: int, agents: int) -> list[Tensor]:
+        name = self._block.name
+        log_std = [actor.log_std[name].detach().chunk(agents)[agent]] if name in actor.log_std else []
+        return [*agent_tensors(actor.net.networks[name], agent, agents), *log_std]
+
+
+def _copy(sources: list[Tensor], targets: list[Tensor]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source)
+
+
+@torch.no_grad()
+def tangent(
+    actor: StochasticActor,
+    inputs: tuple[dict[str, Tree], Tensor | None, HiddenState],
+    direction: Mapping[str, Tensor],
+) -> dict[str, tuple[Tensor, Tensor | None]]:
+    """Returns the derivatives of the parameters of the distributions along a direction of the actor's parameters.
+
+        d/dh f(theta + h v) at h = 0
+
+    They are exact, by differentiation in forward mode, which costs about two passes.
+
+    Args:
+        actor: The actor.
+        inputs: Arguments of `StochasticActor.forward`.
+        direction: v by name of the parameters, in their shapes.
+
+    Returns:
+        As `StochasticActor.forward`.
+    """
+
+    def derivative(x: Tensor | None) -> Tensor | None:
+        if x is None:
+            return None
+        found = forward_ad.unpack_dual(x)
+        return torch.zeros_like(found.primal) if found.tangent is None else found.tangent
+
+    with switch.paused(), forward_ad.dual_level():
+        parameters = {name: forward_ad.make_dual(p.detach(), direction[name]) for name, p in actor.named_parameters()}
+        found: dict[str, tuple[Tensor, Tensor | None]] = functional_call(actor, parameters, inputs)
+        return {name: (derivative(params), derivative(log_std)) for name, (params, log_std) in found.items()}  # pyright: ignore[reportReturnType]
