@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
@@ -83,8 +82,8 @@ class HAPPOConfig(PPOConfig):
         sees_team = body.sees_team if isinstance(body, ModuleFactory) else body is not None
         if sees_team and setting == "algo.network":
             raise UserError(
-                f"algo.network={name}: agents share its parameters, and sequential updates need a network for each. Use "
-                f"it for the critic alone with algo.critic_network={name}, or use algo=mappo."
+                f"algo.network={name}: agents share its parameters, and sequential updates need a network for each. "
+                f"Use it for the critic alone with algo.critic_network={name}, or use algo=mappo."
             )
         return body
 

@@ -121,8 +121,8 @@ class HATRPO(HAPPO):
     def __init__(self, config: HATRPOConfig, context: AlgorithmContext) -> None:
         if type(self).agent_terms is not HAPPO.agent_terms:
             raise UserError(
-                f"{type(self).__name__}.agent_terms: has no effect in a class derived from HATRPO, which has no clipped "
-                "loss. Derive it from coterie.algos.happo.HAPPO."
+                f"{type(self).__name__}.agent_terms: has no effect in a class derived from HATRPO, which has no "
+                "clipped loss. Derive it from coterie.algos.happo.HAPPO."
             )
         super().__init__(config, context)
 

@@ -1,4 +1,4 @@
-"""Networks of single agents of a team that shares no parameters: one agent at a time, and derivatives along a direction.
+"""Networks of single agents of a team that shares no parameters, and derivatives along a direction.
 
 A team's network holds the parameters of a role's n agents as stacked tensors, which one batched product reads. Here an
 agent has a network for itself, whose passes and gradients cost those of one agent.
@@ -6,9 +6,11 @@ agent has a network for itself, whose passes and gradients cost those of one age
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +107,16 @@ def tangent(
         found = forward_ad.unpack_dual(x)
         return torch.zeros_like(found.primal) if found.tangent is None else found.tangent
 
+    _load_rules()
     with switch.paused(), forward_ad.dual_level():
         parameters = {name: forward_ad.make_dual(p.detach(), direction[name]) for name, p in actor.named_parameters()}
         found: dict[str, tuple[Tensor, Tensor | None]] = functional_call(actor, parameters, inputs)
         return {name: (derivative(params), derivative(log_std)) for name, (params, log_std) in found.items()}  # pyright: ignore[reportReturnType]
+
+
+@cache
+def _load_rules() -> None:
+    """Makes PyTorch load its rules of forward mode, which it compiles with a function that it calls deprecated."""
+    with warnings.catch_warnings(), forward_ad.dual_level():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
