@@ -213,7 +213,7 @@ class AgentProblem:
         self._parameters = dict(self._actor.named_parameters())
         params, log_std = self._actor(*self._inputs)[self._role]
         self._distribution: Distribution = params, log_std
-        self._old: Distribution = params.detach(), None if log_std is None else log_std.detach()
+        self._old: Distribution = params.detach().clone(), None if log_std is None else log_std.detach().clone()
         self.start = self._objective(self._distribution)
 
     @torch.no_grad()
