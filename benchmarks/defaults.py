@@ -37,8 +37,12 @@ from coterie.core.errors import UserError
 
 HERE = Path(__file__).resolve().parent
 RUNS = HERE / "runs" / "defaults"
-DISCRETE = ("mappo", "ippo", "maa2c", "ia2c", "poca", "coma", "qmix", "vdn", "iql", "qplex", "maddpg", "masac")
-CONTINUOUS = ("mappo", "ippo", "maa2c", "ia2c", "poca", "maddpg", "matd3", "masac")
+SEQUENTIAL = ("happo", "haa2c", "hatrpo")
+DISCRETE = (
+    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "poca", "coma"),
+    *("qmix", "vdn", "iql", "qplex", "maddpg", "masac"),
+)
+CONTINUOUS = ("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "poca", "maddpg", "matd3", "masac")
 EVALUATIONS = 4
 COMMON = ("device=cpu", "threads=1", "progress=off", "log.tensorboard=false")
 STUDIES: dict[str, tuple[tuple[Task, ...], tuple[int, ...]]] = {

@@ -13,6 +13,7 @@ from algo_worlds import Everything, env_of
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.coma import COMA
 from coterie.algos.ddpg import DDPG
+from coterie.algos.happo import HAPPO
 from coterie.algos.mappo_original import MAPPOOriginal
 from coterie.algos.poca import POCA
 from coterie.algos.ppo import PPO
@@ -29,6 +30,7 @@ CLIPPED = {"hidden_sizes": (8,), "rollout_length": 8, "epochs": 2, "num_minibatc
 REPLAYED = {"hidden_sizes": (8,), "rollout_length": 8, "learning_starts": 0, "batch_size": 8, "gradient_steps": 2}
 SETTINGS: dict[Any, dict[str, Any]] = {
     PPO: CLIPPED | {"critic": "joint"},
+    HAPPO: CLIPPED,
     POCA: CLIPPED | {"embedding_size": 8},
     COMA: {"hidden_sizes": (8,), "rollout_length": 8, "num_minibatches": 1, "critic_time_chunks": 1},
     QLearning: REPLAYED | {"mixer": "qmix"},
@@ -40,6 +42,8 @@ SETTINGS: dict[Any, dict[str, Any]] = {
 HOOKS: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (PPO, "advantages", lambda found: (-found[0], found[1])),
     (PPO, "loss_terms", lambda found: found._replace(policy=3 * found.policy)),
+    (HAPPO, "advantages", lambda found: (-found[0], found[1])),
+    (HAPPO, "agent_terms", lambda found: found._replace(policy=3 * found.policy)),
     (POCA, "advantages", lambda found: -found),
     (POCA, "returns", lambda found: found + 1),
     (POCA, "loss_terms", lambda found: found._replace(policy=-found.policy)),

@@ -19,6 +19,8 @@ from learners import (
     collect_rollout,
     coma_learner,
     ddpg_learner,
+    happo_learner,
+    hatrpo_learner,
     mean_reward,
     poca_learner,
     ppo_learner,
@@ -56,7 +58,14 @@ def test_flags_rewards_and_observations_only_change_the_targets_of_their_own_env
         )
         reward = rollout.reward.clone()
         reward[0, 1, 0] += 5
-        shared = name in {"vdn", "pqn_vdn", "poca", "coma"}  # the other families learn from individual rewards
+        shared = name in {
+            "vdn",
+            "pqn_vdn",
+            "poca",
+            "coma",
+            "happo",
+            "hatrpo",
+        }  # the other families learn from individual rewards
         found = differing_entries(plain, targets(algorithm, replace(rollout, reward=reward)))
         assert found == (team if shared else own)
         terminated = rollout.terminated.clone()
@@ -80,6 +89,8 @@ def same(one, other):
 PRESETS = (
     "ippo",
     "mappo",
+    "happo",
+    "hatrpo",
     "poca",
     "coma",
     "iql",
@@ -240,6 +251,11 @@ REPLAYED = {
 }
 RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
     "ppo": (ppo_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 2}),
+    "happo": (happo_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 2}),
+    "hatrpo": (
+        hatrpo_learner,
+        {"num_minibatches": 2, "entropy_coef": 0.1, "entropy_decay": 0.9, "epochs": 2, "cg_iterations": 2},
+    ),
     "poca": (poca_learner, {"num_minibatches": 2, "epochs": 2}),
     "coma": (coma_learner, {"num_minibatches": 2, "epsilon_decay_steps": 3000, "target_update_interval": 2}),
     "qmix": (q_learner_of_world, REPLAYED | {"mixer": "qmix", "reward_scale": "rms", "obs_last_action": True}),

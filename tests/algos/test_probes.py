@@ -32,6 +32,8 @@ WARM = REPLAYED | {"tau": 0.1, "gradient_steps": 16, "temperature": 0.01, "learn
 QUICK: dict[str, tuple[int, int, dict[str, Any]]] = {
     "ppo": (10, 64, CLIPPED),
     "mappo": (10, 64, CLIPPED | {"critic": "joint"}),
+    "happo": (10, 64, CLIPPED),
+    "hatrpo": (10, 64, CLIPPED),
     "poca": (10, 64, CLIPPED),
     "coma": (
         60,
@@ -244,6 +246,7 @@ STEADY = FASTER | {"hidden_sizes": (32, 32), "activation": "relu"}
 OPTIMUM = {
     "ppo": ("ppo", 12, {"lr": 2e-3}),
     "ppo, state-dependent std": ("ppo", 12, {"lr": 2e-3, "state_dependent_std": True}),
+    "hatrpo": ("hatrpo", 12, {}),
     "poca": ("poca", 12, {"lr": 2e-3}),
     "ddpg": ("ddpg", 12, {}),
     "ddpg, ornstein-uhlenbeck": ("ddpg", 12, {"noise": "ornstein_uhlenbeck"}),
@@ -254,6 +257,8 @@ OPTIMUM = {
 SUM = {
     "ippo": ("ppo", 12, {}),
     "mappo": ("mappo", 12, {}),
+    "happo": ("happo", 12, {}),
+    "hatrpo": ("hatrpo", 12, {}),
     "poca": ("poca", 12, {"lr": 3e-3}),
     "maddpg": ("maddpg", 36, FASTER),
     "maddpg, current actions": ("maddpg", 36, FASTER | {"other_actions": "current"}),

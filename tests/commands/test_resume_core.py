@@ -51,6 +51,8 @@ CASES = {
         ),
         *("algo.priority_alpha=0.6", "algo.rollout_length=10"),
     ),
+    "happo, recurrent": (SPREAD, "algo=happo", *GRU, "algo.sequence_length=5", "algo.num_minibatches=2"),
+    "hatrpo": (SPREAD, "algo=hatrpo", "algo.rnn=none", "algo.num_minibatches=2"),
     "pqn_qmix, recurrent, last actions": (
         *(SPREAD, "algo=pqn_qmix", *GRU, "algo.obs_last_action=true", "algo.sequence_length=5"),
         "algo.num_minibatches=2",

@@ -14,8 +14,12 @@ COLLECT = {"training/collector:_checked_counts": 1}
 METRICS = {"algos/optimizer:mean_metrics": 1}
 REPLAY = {"algos/replay/buffer:add": 1, "algos/replay/buffer:insert": 1} | METRICS
 DDPG = REPLAY | {"algos/optimizer:mean_metrics": 2}  # of the critics and, if they were trained, of the actors
+SEQUENTIAL = {"algos/optimizer:mean_metrics": 2, "algos/happo:_agents_in_order": 1}
+"""Metrics of agents and critic, and the agents that acted at all, where agents can die."""
 UPDATE = {
     "ippo": METRICS, "mappo": METRICS, "ia2c": METRICS, "maa2c": METRICS, "ppo": METRICS, "poca": METRICS,
+    **dict.fromkeys(("happo", "haa2c"), SEQUENTIAL),
+    "hatrpo": SEQUENTIAL | {"algos/hatrpo:_trust_region_step": 3},  # the first step of each agent is accepted
     **dict.fromkeys(("pqn", "pqn_vdn", "pqn_qmix"), METRICS | {"algos/clipped_learner:acted_candidates": 1}),
     "coma": METRICS | {"algos/coma:update": 1},
     "ddqn": REPLAY, "iql": REPLAY, "vdn": REPLAY, "qmix": REPLAY, "qplex": REPLAY, "wqmix": REPLAY,
@@ -23,7 +27,7 @@ UPDATE = {
     "sac": REPLAY, "masac": REPLAY,
 }  # fmt: skip
 """Reads by the host per update, however many epochs, minibatches and gradient steps it has."""
-FEEDFORWARD = {"ppo", "ippo", "mappo", "ia2c", "maa2c", "poca"}
+FEEDFORWARD = {"ppo", "ippo", "mappo", "ia2c", "maa2c", "happo", "haa2c", "hatrpo", "poca"}
 """One more read, the number of timesteps that minibatches are drawn from."""
 
 CASES = [

@@ -11,6 +11,8 @@ from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.clipped_learner import ClippedLearner, Targets, ValueState
 from coterie.algos.coma import COMA, COMAConfig
 from coterie.algos.ddpg import DDPG, DDPGConfig
+from coterie.algos.happo import HAPPO, HAPPOConfig
+from coterie.algos.hatrpo import HATRPO, HATRPOConfig
 from coterie.algos.poca import POCA, POCAConfig
 from coterie.algos.ppo import PPO, PPOConfig
 from coterie.algos.pqn import PQN, PQNConfig
@@ -42,6 +44,16 @@ def learner_of(algorithm: Any, config: Any, env: Any, *, seed: int = 0, streams:
 def ppo_learner(world, num_envs=16, **settings):
     small = CLIPPED | {"hidden_sizes": (16, 16), "rollout_length": 12}
     return learner_of(PPO, PPOConfig(**small | settings), env_of(world, num_envs))
+
+
+def happo_learner(world, num_envs=16, **settings):
+    small = CLIPPED | {"hidden_sizes": (16, 16), "rollout_length": 12}
+    return learner_of(HAPPO, HAPPOConfig(**small | settings), env_of(world, num_envs))
+
+
+def hatrpo_learner(world, num_envs=16, **settings):
+    small = CLIPPED | {"hidden_sizes": (16, 16), "rollout_length": 12, "target_kl": 0.05}
+    return learner_of(HATRPO, HATRPOConfig(**small | settings), env_of(world, num_envs))
 
 
 def poca_learner(world, num_envs=16, streams=(), **settings):

@@ -14,11 +14,13 @@ from coterie.core.tree import tree_leaves
 from coterie.envs.worlds.world import Observation, Outcome, World
 
 LEARNERS = [name for name in registry.ALGOS if registry.algorithm(name).capabilities.learns]
-FAMILIES = ("mappo", "poca", "coma", "qmix", "pqn_qmix", "matd3", "masac")
+FAMILIES = ("mappo", "happo", "hatrpo", "poca", "coma", "qmix", "pqn_qmix", "matd3", "masac")
 """One algorithm for each class of learners. The others differ from them in their presets."""
 FAMILIES_AND_NETWORKS = [
     *((name, "gru") for name in FAMILIES),
     ("mappo", "none"),
+    ("happo", "none"),
+    ("hatrpo", "none"),
     ("qmix", "none"),
     ("pqn_qmix", "none"),
     ("masac", "none"),

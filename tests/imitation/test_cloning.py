@@ -19,7 +19,7 @@ from preset_learners import preset_learner
 from rule_policy import Rule
 
 CPU = torch.device("cpu")
-FAMILIES = ("mappo", "poca", "coma", "iql", "qmix", "pqn", "maddpg", "masac")
+FAMILIES = ("mappo", "happo", "poca", "coma", "iql", "qmix", "pqn", "maddpg", "masac")
 """One algorithm for each kind of cloning loss and optimizer."""
 
 

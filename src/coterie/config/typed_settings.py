@@ -23,8 +23,6 @@ class LearnerSettings(TypedDict, total=False):
 
     rollout_length: int
     """Steps per environment between updates, including the reset step after each episode."""
-    lr: float
-    """Learning rate of the optimizer."""
     bootstrap_at_limit: bool | None
     """Add the value of the final observation to returns that a step limit ends; false: returns end there, too.
     null: false where values read the time left, see `value_time_left`, and the environment has a known limit.
@@ -69,10 +67,6 @@ class LearnerSettings(TypedDict, total=False):
     """
     rnn_size: int
     """Units of the recurrent layer."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
-    """
     normalize_obs: bool
     """Normalize observations by their running mean and standard deviation."""
 
@@ -82,6 +76,8 @@ class COMASettings(LearnerSettings, total=False):
 
     name: Literal["coma", "coma/original"]
     """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
     lr_schedule: Literal["constant", "linear", "exponential"]
     """Schedule of the actor's learning rate, from `lr` to `lr_end` times `lr` over the run."""
     lr_end: float
@@ -99,6 +95,10 @@ class COMASettings(LearnerSettings, total=False):
     sequence_length: int | None
     """Timesteps per sequence: traces of returns and recurrent networks do not extend over its ends; null: the
     rollout length.
+    """
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
     """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
@@ -180,6 +180,8 @@ class DDPGSettings(LearnerSettings, total=False):
 
     name: Literal["ddpg", "maddpg", "maddpg/original", "matd3", "td3"]
     """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
     lr_schedule: Literal["constant", "linear", "exponential"]
     """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
     lr_end: float
@@ -196,6 +198,10 @@ class DDPGSettings(LearnerSettings, total=False):
     """Recurrent layer."""
     sequence_length: int | None
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
     critic_hidden_sizes: Sequence[int] | None
@@ -297,6 +303,8 @@ class QLearningSettings(LearnerSettings, total=False):
 
     name: Literal["ddqn", "iql", "qmix", "qplex", "vdn", "wqmix"]
     """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
     lr_schedule: Literal["constant", "linear", "exponential"]
     """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
     lr_end: float
@@ -313,6 +321,10 @@ class QLearningSettings(LearnerSettings, total=False):
     """Recurrent layer."""
     sequence_length: int | None
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
     common_reward: bool
@@ -413,11 +425,13 @@ class FrozenSettings(TypedDict, total=False):
     """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
 
 
-class PPOSettings(LearnerSettings, total=False):
-    """Settings of ia2c, ippo, ippo/yardstick, maa2c, mappo, mappo/original, mappo/original_tag, ppo."""
+class HAPPOSettings(LearnerSettings, total=False):
+    """Settings of haa2c, happo."""
 
-    name: Literal["ia2c", "ippo", "ippo/yardstick", "maa2c", "mappo", "mappo/original", "mappo/original_tag", "ppo"]
+    name: Literal["haa2c", "happo"]
     """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
     lr_schedule: Literal["constant", "linear", "exponential"]
     """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
     lr_end: float
@@ -434,6 +448,184 @@ class PPOSettings(LearnerSettings, total=False):
     """Recurrent layer."""
     sequence_length: int | None
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents have networks of their own (none), since the update of one must leave the others' policies unchanged."""
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Units of the critic's hidden layers; null: `hidden_sizes`."""
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
+    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
+    """
+    critic_network: str | Code | None
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
+    all agents by any of the networks that see entities or the team.
+    """
+    epochs: int
+    """Passes over each rollout."""
+    num_minibatches: int | None
+    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
+    null: 4, or one per sequence if a rollout has fewer.
+    """
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
+    entropy_coef: float
+    """Initial weight of the entropy bonus."""
+    entropy_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
+    entropy_end: float
+    """Final weight of the entropy bonus as a fraction of the initial weight."""
+    normalize_advantage: bool
+    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
+    clip_eps: float
+    """Clip range of the policy ratio."""
+    value_coef: float
+    """Weight of the value loss."""
+    value_clip_eps: float | None
+    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
+    huber_delta: float | None
+    """Error above which the value loss is linear (Huber loss); null: squared error."""
+    normalize_value: bool
+    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
+    value_norm_decay: float
+    """Decay of the moving return statistics."""
+    state_dependent_std: bool
+    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
+    init_std: float
+    """Initial standard deviation of continuous actions, whose range has length 2."""
+    critic: Literal["joint", "state", "joint_state", "global"]
+    """Input of the critic: the joint observation of the team, the environment's state, both (joint_state), or the
+    observations of all teams (global).
+    """
+    gae_lambda: float
+    """Lambda of generalized advantage estimation."""
+    entropy_decay: float | None
+    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
+    schedule.
+    """
+    target_kl: float | None
+    """Estimated KL divergence from the old policy at which an update stops; null: never."""
+    common_reward: bool
+    """Agents learn from the mean reward of the team, for which improvement is guaranteed; false: from their own."""
+
+
+class HATRPOSettings(LearnerSettings, total=False):
+    """Settings of hatrpo."""
+
+    name: Literal["hatrpo"]
+    """Algorithm."""
+    lr: float
+    """Learning rate of the critic. The size of the agents' steps follows from `target_kl`."""
+    lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
+    lr_end: float
+    """Final learning rates as a fraction of their initial values."""
+    gamma: float
+    """Discount factor per step."""
+    hidden_sizes: Sequence[int]
+    """Units of the actor's hidden layers."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
+    rnn: Literal["none", "gru", "lstm"]
+    """Recurrent layer."""
+    sequence_length: int | None
+    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents have networks of their own (none), since the update of one must leave the others' policies unchanged."""
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Units of the critic's hidden layers; null: `hidden_sizes`."""
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
+    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
+    """
+    critic_network: str | Code | None
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
+    all agents by any of the networks that see entities or the team.
+    """
+    epochs: int
+    """Passes of the critic over each rollout. Agents take one step on all of it."""
+    num_minibatches: int | None
+    """Minibatches per pass of the critic; null: 4, or one per sequence if a rollout has fewer."""
+    entropy_coef: float
+    """Initial weight of the entropy bonus."""
+    entropy_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
+    entropy_end: float
+    """Final weight of the entropy bonus as a fraction of the initial weight."""
+    normalize_advantage: bool
+    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
+    value_coef: float
+    """Weight of the value loss."""
+    value_clip_eps: float | None
+    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
+    huber_delta: float | None
+    """Error above which the value loss is linear (Huber loss); null: squared error."""
+    normalize_value: bool
+    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
+    value_norm_decay: float
+    """Decay of the moving return statistics."""
+    state_dependent_std: bool
+    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
+    init_std: float
+    """Initial standard deviation of continuous actions, whose range has length 2."""
+    critic: Literal["joint", "state", "joint_state", "global"]
+    """Input of the critic: the joint observation of the team, the environment's state, both (joint_state), or the
+    observations of all teams (global).
+    """
+    gae_lambda: float
+    """Lambda of generalized advantage estimation."""
+    entropy_decay: float | None
+    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
+    schedule.
+    """
+    target_kl: float
+    """Largest mean KL divergence in nats of an agent's policy from the one before its step."""
+    common_reward: bool
+    """Agents learn from the mean reward of the team, for which improvement is guaranteed; false: from their own."""
+    cg_iterations: int
+    """Iterations of conjugate gradients, each a product with the Fisher information."""
+    cg_damping: float
+    """Added to the diagonal of the Fisher information."""
+    line_search_steps: int
+    """Step sizes that the line search tries before it keeps the old policy."""
+    line_search_decay: float
+    """Each step size that is tried as a fraction of the one before."""
+    accept_ratio: float
+    """Smallest rise of the surrogate that is accepted, as a fraction of what its gradient predicts."""
+
+
+class PPOSettings(LearnerSettings, total=False):
+    """Settings of ia2c, ippo, ippo/yardstick, maa2c, mappo, mappo/original, mappo/original_tag, ppo."""
+
+    name: Literal["ia2c", "ippo", "ippo/yardstick", "maa2c", "mappo", "mappo/original", "mappo/original_tag", "ppo"]
+    """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
+    lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
+    lr_end: float
+    """Final learning rates as a fraction of their initial values."""
+    gamma: float
+    """Discount factor per step."""
+    hidden_sizes: Sequence[int]
+    """Units of the actor's hidden layers."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
+    rnn: Literal["none", "gru", "lstm"]
+    """Recurrent layer."""
+    sequence_length: int | None
+    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
     critic_hidden_sizes: Sequence[int] | None
@@ -499,6 +691,8 @@ class SACSettings(LearnerSettings, total=False):
 
     name: Literal["masac", "sac"]
     """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
     lr_schedule: Literal["constant", "linear", "exponential"]
     """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
     lr_end: float
@@ -515,6 +709,10 @@ class SACSettings(LearnerSettings, total=False):
     """Recurrent layer."""
     sequence_length: int | None
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
     critic_hidden_sizes: Sequence[int] | None
@@ -596,6 +794,8 @@ class POCASettings(LearnerSettings, total=False):
 
     name: Literal["poca"]
     """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
     lr_schedule: Literal["constant", "linear", "exponential"]
     """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
     lr_end: float
@@ -612,6 +812,10 @@ class POCASettings(LearnerSettings, total=False):
     """Recurrent layer."""
     sequence_length: int | None
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
     critic_hidden_sizes: Sequence[int] | None
@@ -683,6 +887,8 @@ class PQNSettings(LearnerSettings, total=False):
 
     name: Literal["pqn", "pqn_qmix", "pqn_vdn"]
     """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
     lr_schedule: Literal["constant", "linear", "exponential"]
     """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
     lr_end: float
@@ -699,6 +905,10 @@ class PQNSettings(LearnerSettings, total=False):
     """Recurrent layer."""
     sequence_length: int | None
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
     common_reward: bool
@@ -1676,6 +1886,9 @@ AlgoName = Literal[
     "ddpg",
     "ddqn",
     "frozen",
+    "haa2c",
+    "happo",
+    "hatrpo",
     "ia2c",
     "ippo",
     "ippo/yardstick",
@@ -1817,6 +2030,8 @@ AlgoSettings = (
     | DDPGSettings
     | QLearningSettings
     | FrozenSettings
+    | HAPPOSettings
+    | HATRPOSettings
     | PPOSettings
     | SACSettings
     | POCASettings
@@ -2039,7 +2254,9 @@ class TrainSettings(TypedDict, total=False):
     """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
     init_std: float
     """Initial standard deviation of continuous actions, whose range has length 2."""
-    critic: Literal["own", "joint", "state", "joint_state", "global"]
+    critic: (
+        Literal["own", "joint", "state", "joint_state", "global"] | Literal["joint", "state", "joint_state", "global"]
+    )
     """Input of the critic: the agent's own observation, the joint observation of the team, the environment's state,
     joint observation and state, or the observations of all teams (global).
     """
@@ -2049,10 +2266,20 @@ class TrainSettings(TypedDict, total=False):
     """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
     schedule.
     """
-    target_kl: float | None
+    target_kl: float | None | float
     """Estimated KL divergence from the old policy at which an update stops; null: never."""
     common_reward: bool
     """Give every agent the mean reward of the team."""
+    cg_iterations: int
+    """Iterations of conjugate gradients, each a product with the Fisher information."""
+    cg_damping: float
+    """Added to the diagonal of the Fisher information."""
+    line_search_steps: int
+    """Step sizes that the line search tries before it keeps the old policy."""
+    line_search_decay: float
+    """Each step size that is tried as a fraction of the one before."""
+    accept_ratio: float
+    """Smallest rise of the surrogate that is accepted, as a fraction of what its gradient predicts."""
     extrinsic_weight: float
     """Weight of the environment's reward among the reward signals, multiplied by `rewards.extrinsic.weight`."""
     td_lambda: float | float | None
