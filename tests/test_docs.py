@@ -441,7 +441,10 @@ def test_runs_log_exactly_the_documented_metrics(tmp_path: Path):
         "signals": ["algo=poca", "env=probe/both", *curious],
         "groups": ["algo=poca", "env=probe/sum"],
         "values": ["algo=pqn_vdn", "env=probe/both"],
-        **{name: [f"algo={name}", "env=probe/both"] for name in ("coma", "poca", "happo", "hatrpo", "qmix", "ddpg", "td3", "sac")},
+        **{
+            name: [f"algo={name}", "env=probe/both"]
+            for name in ("coma", "poca", "happo", "hatrpo", "qmix", "ddpg", "td3", "sac")
+        },
     }.items():
         rollouts = ("one", "two", "selfplay", "rewarded", "values")
         small = set() if run in rollouts else {"algo.epochs", "algo.num_minibatches"}

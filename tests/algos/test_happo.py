@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from algo_worlds import Everything, Probe, env_of, observe_ones, observe_x
-from coterie.algos.happo import HAPPO, AgentBatch, HAPPOConfig, happo_loss, joint_ratio
+from coterie.algos.happo import HAPPO, AgentBatch, HAPPOConfig, effective_samples, happo_loss, joint_ratio
 from coterie.algos.hatrpo import HATRPO
 from coterie.algos.ppo import PPO, PPOConfig
 from coterie.core.errors import UserError
@@ -65,6 +65,12 @@ def test_the_factor_is_the_product_of_ratios_and_dead_agents_have_ratio_one():
     factor, valid = torch.tensor([[1.5], [2.0], [3.0]]), torch.tensor([[True], [True], [False]])
     new, old = torch.tensor([[0.5], [0.25], [0.1]]).log(), torch.tensor([[0.25], [0.5], [0.9]]).log()
     torch.testing.assert_close(joint_ratio(factor, new, old, valid), torch.tensor([[3.0], [1.0], [3.0]]))
+
+
+def test_the_effective_sample_size_of_literal_factors():
+    factor, valid = torch.tensor([1.0, 3.0, 99.0]), torch.tensor([True, True, False])
+    assert effective_samples(factor, valid).item() == 0.8  # 2^2 / 5
+    assert effective_samples(torch.full((4,), 0.7), torch.ones(4) > 0).item() == pytest.approx(1.0)
 
 
 # ------------------------------------------------------------------------------------------------------------- a game
@@ -165,14 +171,14 @@ def test_with_one_agent_happo_is_ppo_to_the_bit(rnn, actions):
         found.append((weights(algorithm), metrics))
     assert equal(found[0][0], found[1][0])
     for one, other in zip(found[0][1], found[1][1], strict=True):
-        assert one == {name: value for name, value in other.items() if name != "policy/factor_p99"}
+        assert one == {name: value for name, value in other.items() if name != "policy/effective_samples"}
 
 
 def test_the_factor_stays_one_while_agents_do_not_change():
     algorithm, collector = learner(lr=1e-30, rnn="gru")
-    assert algorithm.update(collect_rollout(algorithm, collector), 0.0)["policy/factor_p99"] == 1.0
+    assert algorithm.update(collect_rollout(algorithm, collector), 0.0)["policy/effective_samples"] == 1.0
     algorithm, collector = learner(lr=1e-2)
-    assert algorithm.update(collect_rollout(algorithm, collector), 0.0)["policy/factor_p99"] > 1.0
+    assert algorithm.update(collect_rollout(algorithm, collector), 0.0)["policy/effective_samples"] < 1.0
 
 
 def test_every_agent_sees_the_ratios_of_those_before_it_and_their_order_changes():

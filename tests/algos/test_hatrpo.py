@@ -210,7 +210,7 @@ def test_a_step_reaches_the_divergence_of_the_direct_solution():
     step = (2 * delta / (direct @ slope)).sqrt() * direct
     logits = torch.tensor([1 - p, p]).log() + step
     expected = logits.softmax(-1)[1].item()  # 0.3053
-    found, report = taken(agent, batch, target_kl=delta)
+    found, report = taken(agent, batch, max_kl=delta)
     assert found == pytest.approx(expected, abs=1e-6)
     assert report["policy/step_fraction"] == 1.0
     kl = 0.75 * math.log(0.75 / (1 - found)) + 0.25 * math.log(0.25 / found)
@@ -223,7 +223,7 @@ def test_a_step_reaches_the_divergence_of_the_direct_solution():
 @pytest.mark.parametrize("advantage", [(-1.0, 3.0), (2.0, -2.0)])
 def test_no_step_exceeds_the_divergence_or_lowers_the_surrogate(p, delta, advantage):
     agent, batch = two_choices(p, advantage)
-    found, report = taken(agent, batch, target_kl=delta)
+    found, report = taken(agent, batch, max_kl=delta)
     kl = (1 - p) * math.log((1 - p) / (1 - found)) + p * math.log(p / found)
     assert report["policy/kl"] == pytest.approx(kl, abs=1e-5)
     assert kl <= delta
@@ -234,12 +234,12 @@ def test_no_step_exceeds_the_divergence_or_lowers_the_surrogate(p, delta, advant
 
 def test_the_search_shortens_a_step_that_the_model_makes_too_long():
     agent, batch = two_choices(0.0625, (-1.0, 3.0))
-    _, report = taken(agent, batch, target_kl=0.1, cg_damping=0.0)
+    _, report = taken(agent, batch, max_kl=0.1, cg_damping=0.0)
     assert report["policy/step_fraction"] in [pytest.approx(0.8**k) for k in range(1, 10)]
 
 
 def test_without_an_acceptable_step_the_policy_stays_to_the_bit():
-    too_long = {"line_search_steps": 1, "target_kl": 0.1, "cg_damping": 0.0}
+    too_long = {"line_search_steps": 1, "max_kl": 0.1, "cg_damping": 0.0}
     for settings, advantage in (({}, (0.0, 0.0)), (too_long, (-1.0, 3.0))):
         agent, batch = two_choices(0.0625, advantage)
         before = agent.actor.module.logits.clone()
@@ -257,7 +257,7 @@ def test_steps_of_networks_keep_the_bounds(kind, rnn):
             reports.append(dict(zip(self.reported, super()._trust_region_step(*arguments).tolist(), strict=True)))
             return torch.tensor([*reports[-1].values()])
 
-    config = Recording.Config(**SMALL | {"rnn": rnn, "rollout_length": 4, "cg_iterations": 4, "target_kl": 0.05})
+    config = Recording.Config(**SMALL | {"rnn": rnn, "rollout_length": 4, "cg_iterations": 4, "max_kl": 0.05})
     algorithm, collector = learner_of(Recording, config, env_of(Everything(kind), 6))
     for _ in range(2):
         metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
@@ -276,7 +276,7 @@ def test_an_entropy_bonus_is_part_of_the_objective():
 
 
 def test_settings_of_clipping_do_not_exist_and_overrides_without_effect_are_refused():
-    assert {"clip_eps", "critic_lr"}.isdisjoint(HATRPO.Config.model_fields)
+    assert {"clip_eps", "critic_lr", "target_kl"}.isdisjoint(HATRPO.Config.model_fields)
 
     class Own(HATRPO):
         def agent_terms(self, log_prob, entropy, batch):

@@ -52,7 +52,7 @@ def happo_learner(world, num_envs=16, **settings):
 
 
 def hatrpo_learner(world, num_envs=16, **settings):
-    small = CLIPPED | {"hidden_sizes": (16, 16), "rollout_length": 12, "target_kl": 0.05}
+    small = CLIPPED | {"hidden_sizes": (16, 16), "rollout_length": 12, "max_kl": 0.05}
     return learner_of(HATRPO, HATRPOConfig(**small | settings), env_of(world, num_envs))
 
 

@@ -32,7 +32,7 @@ from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Action, HiddenState, Rollout
 from coterie.functional.policy_gradient import clipped_policy_loss, clipped_value_loss
 from coterie.functional.returns import terminate_at_limit, valid_mask
-from coterie.functional.statistics import Reduction, masked_mean, standardize
+from coterie.functional.statistics import Reduction, masked_mean, masked_moments, standardize
 from coterie.nets.config import BodyKind, ModuleFactory, NetworkConfig, ShareParams
 from coterie.nets.single_agent import SingleAgentActor
 from coterie.nets.stochastic_actor import StochasticActor
@@ -40,10 +40,9 @@ from coterie.nets.team import Block
 
 declare(
     Metric(
-        "policy/factor_p99",
-        "",
-        "99th percentile of the product of the other agents' ratios by which the last agent's advantages are "
-        "multiplied; far above 1, few samples decide",
+        "policy/effective_samples",
+        "share",
+        "effective sample size of the factors of the last agent's advantages; 1: the other agents did not change",
         better=None,
         combine="mean",
     ),
@@ -241,7 +240,9 @@ class HAPPO(PPO):
         # Metrics
         self._observe(rollout)
         self._updates += 1
-        extra = extra | {"policy/factor_p99": percentile(factor, 0.99)}
+        extra = extra | {
+            "policy/effective_samples": effective_samples(factor, acted.any(-1, keepdim=True), self.reduction)
+        }
         metrics = self._mean_metrics(reports, self.reported, extra)
         metrics |= self._mean_metrics(critic_reports, ("loss/value", "value/grad_norm"))
         return metrics | self._settings_in_use(coefficients, sum(passes) / len(passes))
@@ -396,6 +397,16 @@ class HAPPO(PPO):
         restore(self._order, state["order"])
 
 
-def percentile(x: Tensor, q: float) -> Tensor:
-    """Returns the smallest entry of x that at least a share q of the entries do not exceed []."""
-    return x.flatten().kthvalue(max(1, round(q * x.numel()))).values
+def effective_samples(weight: Tensor, valid: Tensor, reduction: Reduction | None = None) -> Tensor:
+    """Returns the effective sample size of weighted samples as a share of their number [], (mean w)^2 / mean w^2.
+
+    Args:
+        weight: w, any shape.
+        valid: The same shape, bool.
+        reduction: Processes whose entries the means are over; None for this one's.
+
+    Source: Kish 1965, section 11.7.
+    """
+    mean, variance = masked_moments(weight, valid, reduction)
+    square = mean.square()
+    return square / (square + variance).clamp(min=1e-30)

@@ -43,7 +43,7 @@ declare(
 class HATRPOConfig(HAPPOConfig):
     """Settings of HATRPO."""
 
-    target_kl: float = Field(0.01, gt=0, le=10**6)  # pyright: ignore[reportIncompatibleVariableOverride]
+    max_kl: float = Field(0.01, gt=0, le=10**6)
     """Largest mean KL divergence in nats of an agent's policy from the one before its step."""
     entropy_coef: float = Field(0.0, ge=0, le=10**6)
     cg_iterations: int = Field(10, ge=1, le=10_000)
@@ -57,8 +57,9 @@ class HATRPOConfig(HAPPOConfig):
     accept_ratio: float = Field(0.5, ge=0, lt=1)
     """Smallest rise of the surrogate that is accepted, as a fraction of what its gradient predicts."""
     lr: float = Field(1e-3, gt=0, lt=1)
-    """Learning rate of the critic. The size of the agents' steps follows from `target_kl`."""
+    """Learning rate of the critic. The size of the agents' steps follows from `max_kl`."""
     critic_lr: ClassVar[None] = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    target_kl: ClassVar[None] = None  # pyright: ignore[reportIncompatibleVariableOverride]
     clip_eps: ClassVar[float] = 0.2  # pyright: ignore[reportIncompatibleVariableOverride]
     epochs: int = Field(5, ge=1, le=1000)
     """Passes of the critic over each rollout. Agents take one step on all of it."""
@@ -158,7 +159,7 @@ class HATRPO(HAPPO):
         slope = problem.gradient(problem.start.objective)
         direction = conjugate_gradient(problem.fisher, slope, config.cg_iterations)
         curvature = direction.dot(problem.fisher(direction)).clamp(min=1e-12)
-        step = (2 * config.target_kl / curvature).sqrt() * direction
+        step = (2 * config.max_kl / curvature).sqrt() * direction
         predicted, before = slope.dot(step), problem.averaged(problem.start)
         # Line search, which reads on the host if a step is accepted
         old, fraction, after = weights.clone(), 1.0, before
@@ -167,7 +168,7 @@ class HATRPO(HAPPO):
             after = problem.evaluate()
             rise = after.objective - before.objective
             enough = rise >= config.accept_ratio * fraction * predicted
-            if bool((after.kl <= config.target_kl) & (rise > 0) & enough):
+            if bool((after.kl <= config.max_kl) & (rise > 0) & enough):
                 break
             fraction *= config.line_search_decay
         else:

@@ -516,7 +516,7 @@ class HATRPOSettings(LearnerSettings, total=False):
     name: Literal["hatrpo"]
     """Algorithm."""
     lr: float
-    """Learning rate of the critic. The size of the agents' steps follows from `target_kl`."""
+    """Learning rate of the critic. The size of the agents' steps follows from `max_kl`."""
     lr_schedule: Literal["constant", "linear", "exponential"]
     """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
     lr_end: float
@@ -583,10 +583,10 @@ class HATRPOSettings(LearnerSettings, total=False):
     """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
     schedule.
     """
-    target_kl: float
-    """Largest mean KL divergence in nats of an agent's policy from the one before its step."""
     common_reward: bool
     """Agents learn from the mean reward of the team, for which improvement is guaranteed; false: from their own."""
+    max_kl: float
+    """Largest mean KL divergence in nats of an agent's policy from the one before its step."""
     cg_iterations: int
     """Iterations of conjugate gradients, each a product with the Fisher information."""
     cg_damping: float
@@ -2266,10 +2266,12 @@ class TrainSettings(TypedDict, total=False):
     """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
     schedule.
     """
-    target_kl: float | None | float
+    target_kl: float | None
     """Estimated KL divergence from the old policy at which an update stops; null: never."""
     common_reward: bool
     """Give every agent the mean reward of the team."""
+    max_kl: float
+    """Largest mean KL divergence in nats of an agent's policy from the one before its step."""
     cg_iterations: int
     """Iterations of conjugate gradients, each a product with the Fisher information."""
     cg_damping: float

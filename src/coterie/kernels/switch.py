@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from coterie.core.errors import UserError
@@ -51,17 +49,6 @@ def configure(setting: Setting, device: str = "cpu", *, before: bool | None = No
     choice = _choose(setting, device, AUTO_IS_ON if before is None else before)
     on = choice.on
     return choice
-
-
-@contextmanager
-def paused() -> Iterator[None]:
-    """Context without kernels, for derivatives that they do not have, such as those in forward mode."""
-    global on
-    before, on = on, False
-    try:
-        yield
-    finally:
-        on = before
 
 
 def _choose(setting: Setting, device: str, auto: bool) -> Choice:

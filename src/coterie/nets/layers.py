@@ -6,6 +6,7 @@ Without sets a layer maps [M, in] to [M, out]. With `G` sets it maps [G, M, in] 
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
 
@@ -64,9 +65,13 @@ thread of an AMD EPYC, 2.2 and 1.5 ms with two.
 """
 
 
+forward_mode: ContextVar[bool] = ContextVar("forward_mode", default=False)
+"""True while networks are differentiated in forward mode, where PyTorch's tanh is faster than four operations."""
+
+
 def tanh_(x: Tensor) -> Tensor:
     """tanh(x) = 2 sigmoid(2 x) - 1 in place, accurate to 2e-7 and four to six times as fast as PyTorch's on a CPU."""
-    return x.tanh_() if x.is_cuda else x.mul_(2).sigmoid_().mul_(2).sub_(1)
+    return x.tanh_() if x.is_cuda or forward_mode.get() else x.mul_(2).sigmoid_().mul_(2).sub_(1)
 
 
 class _Tanh(torch.autograd.Function):

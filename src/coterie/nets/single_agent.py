@@ -6,21 +6,20 @@ agent has a network for itself, whose passes and gradients cost those of one age
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.func import functional_call
 
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import HiddenState
-from coterie.kernels import switch
+from coterie.nets.layers import forward_mode
 from coterie.nets.stochastic_actor import StochasticActor
 from coterie.nets.team import Block
 from coterie.nets.user_body import UserBody
@@ -80,6 +79,10 @@ def _copy(sources: list[Tensor], targets: list[Tensor]) -> None:
         target.copy_(source)
 
 
+_one_at_a_time = threading.Lock()
+"""Held in forward mode, of which PyTorch has one level per process."""
+
+
 @torch.no_grad()
 def tangent(
     actor: StochasticActor,
@@ -90,7 +93,7 @@ def tangent(
 
         d/dh f(theta + h v) at h = 0
 
-    They are exact, by differentiation in forward mode, which costs about two passes.
+    They are exact, by differentiation in forward mode.
 
     Args:
         actor: The actor.
@@ -101,22 +104,17 @@ def tangent(
         As `StochasticActor.forward`.
     """
 
-    def derivative(x: Tensor | None) -> Tensor | None:
-        if x is None:
-            return None
-        found = forward_ad.unpack_dual(x)
-        return torch.zeros_like(found.primal) if found.tangent is None else found.tangent
+    def outputs(parameters: dict[str, Tensor]) -> dict[str, tuple[Tensor, ...]]:
+        found = functional_call(actor, parameters, inputs)
+        return {name: tuple(x for x in parts if x is not None) for name, parts in found.items()}
 
-    _load_rules()
-    with switch.paused(), forward_ad.dual_level():
-        parameters = {name: forward_ad.make_dual(p.detach(), direction[name]) for name, p in actor.named_parameters()}
-        found: dict[str, tuple[Tensor, Tensor | None]] = functional_call(actor, parameters, inputs)
-        return {name: (derivative(params), derivative(log_std)) for name, (params, log_std) in found.items()}  # pyright: ignore[reportReturnType]
-
-
-@cache
-def _load_rules() -> None:
-    """Makes PyTorch load its rules of forward mode, which it compiles with a function that it calls deprecated."""
-    with warnings.catch_warnings(), forward_ad.dual_level():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
+    parameters = {name: p.detach() for name, p in actor.named_parameters()}
+    with _one_at_a_time, warnings.catch_warnings():
+        # At the first use, PyTorch compiles rules with a function that it calls deprecated.
+        warnings.filterwarnings("ignore", ".*torch.jit", DeprecationWarning)
+        token = forward_mode.set(True)
+        try:
+            found = torch.func.jvp(outputs, (parameters,), (dict(direction),))[1]
+        finally:
+            forward_mode.reset(token)
+    return {name: (parts[0], parts[1] if len(parts) > 1 else None) for name, parts in found.items()}
