@@ -30,6 +30,7 @@ SMALL = {
     "hidden_sizes": "[8]", "critic_hidden_sizes": "[8]", "rnn_size": "4", "rollout_length": "12",
     "learning_starts": "0", "batch_size": "4", "buffer_size": "2000", "epochs": "2", "embedding_size": "8",
     "mixing_embed_dim": "4", "hypernet_embed_dim": "4", "random_steps": "20", "burn_in": "0", "gradient_steps": "2",
+    "cg_iterations": "2",
 }  # fmt: skip
 
 

@@ -175,7 +175,7 @@ class HATRPO(HAPPO):
             weights.copy_(old)
             fraction, after = 0.0, before
         rise = after.objective - before.objective
-        report = (-after.surrogate, after.entropy, after.kl, slope.norm(), rise, weights.new_tensor(fraction))
+        report = (-after.surrogate, after.entropy, after.kl, slope.norm(), rise, weights.new_full((), fraction))
         return torch.stack(report)
 
 
