@@ -21,7 +21,7 @@ SEQUENTIAL = {"algos/optimizer:mean_metrics": 2, "algos/happo:_agents_in_order":
 UPDATE = {
     "ippo": METRICS, "mappo": METRICS, "ia2c": METRICS, "maa2c": METRICS, "ppo": METRICS, "poca": METRICS,
     **dict.fromkeys(("happo", "haa2c"), SEQUENTIAL),
-    "hatrpo": SEQUENTIAL | {"algos/hatrpo:_trust_region_step": 3},  # the first step of each agent is accepted
+    "hatrpo": SEQUENTIAL,
     **dict.fromkeys(("pqn", "pqn_vdn", "pqn_qmix"), METRICS | {"algos/clipped_learner:acted_candidates": 1}),
     "coma": METRICS | {"algos/coma:update": 1},
     "ddqn": REPLAY, "iql": REPLAY, "vdn": REPLAY, "qmix": REPLAY, "qplex": REPLAY, "wqmix": REPLAY,
@@ -78,6 +78,8 @@ def test_training_stays_on_the_device(name, kind, rnn, monkeypatch):
             cuda.copies.clear()
             metrics = learner.update(rollout, update / 2)
             extra = {"algos/clipped_learner:acted_candidates": 1} if rnn == "none" and name in FEEDFORWARD else {}
+            trials = cuda.reads.pop("algos/hatrpo:_trust_region_step", 0)  # of the line search, 1 to 10 per agent
+            assert 3 <= trials <= 30 if name == "hatrpo" else trials == 0
             assert cuda.reads == UPDATE[name] | extra
             assert cuda.copies == {}
             updates.append((tree_map(lambda x: x.cpu(), rollout), metrics))
