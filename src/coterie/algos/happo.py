@@ -61,15 +61,17 @@ class HAPPOConfig(PPOConfig):
     common_reward: Annotated[bool, SEVERAL] = True
     """Agents learn from the mean reward of the team, for which improvement is guaranteed; false: from their own."""
 
+    # Networks of one agent, and a critic that evaluates all agents together, read no ids.
+    obs_agent_id: ClassVar[None] = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    critic_agent_id: ClassVar[None] = None  # pyright: ignore[reportIncompatibleVariableOverride]
+
     def network_config(self, team: TeamSpec) -> NetworkConfig:
-        """Raises UserError if agents are to share parameters, or to read ids, which networks of their own ignore."""
+        """Raises UserError if agents are to share parameters."""
         if self.share_params != "none":
             raise UserError(
                 f"algo.share_params={self.share_params}: sequential updates need a network for each agent. Omit it, or "
                 "use algo=mappo."
             )
-        if self.obs_agent_id:
-            raise UserError("algo.obs_agent_id=true: no effect, because agents have networks of their own. Omit it.")
         return super().network_config(team)
 
     def critic_network_config(self, team: TeamSpec, *, per_agent: bool = True) -> NetworkConfig:

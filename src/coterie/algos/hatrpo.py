@@ -58,6 +58,7 @@ class HATRPOConfig(HAPPOConfig):
     """Smallest rise of the surrogate that is accepted, as a fraction of what its gradient predicts."""
     lr: float = Field(1e-3, gt=0, lt=1)
     """Learning rate of the critic. The size of the agents' steps follows from `max_kl`."""
+    # There is one learning rate, and neither clipping nor passes that could end early.
     critic_lr: ClassVar[None] = None  # pyright: ignore[reportIncompatibleVariableOverride]
     target_kl: ClassVar[None] = None  # pyright: ignore[reportIncompatibleVariableOverride]
     clip_eps: ClassVar[float] = 0.2  # pyright: ignore[reportIncompatibleVariableOverride]

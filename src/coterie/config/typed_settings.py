@@ -450,14 +450,8 @@ class HAPPOSettings(LearnerSettings, total=False):
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
     share_params: Literal["role", "all", "none"]
     """Agents have networks of their own (none), since the update of one must leave the others' policies unchanged."""
-    obs_agent_id: bool | None
-    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
     critic_hidden_sizes: Sequence[int] | None
     """Units of the critic's hidden layers; null: `hidden_sizes`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
-    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
-    """
     critic_network: str | Code | None
     """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
     all agents by any of the networks that see entities or the team.
@@ -535,14 +529,8 @@ class HATRPOSettings(LearnerSettings, total=False):
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
     share_params: Literal["role", "all", "none"]
     """Agents have networks of their own (none), since the update of one must leave the others' policies unchanged."""
-    obs_agent_id: bool | None
-    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
     critic_hidden_sizes: Sequence[int] | None
     """Units of the critic's hidden layers; null: `hidden_sizes`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
-    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
-    """
     critic_network: str | Code | None
     """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
     all agents by any of the networks that see entities or the team.
