@@ -40,6 +40,7 @@ DRIFTING = (
     *("env=diagnosis_worlds:reference", "algo=mappo", "steps=80000", "num_envs=32", "algo.hidden_sizes=[64,64]"),
     *("eval.every=20000", "eval.episodes=64", "eval.num_envs=32"),
 )
+HAPPO = ("env=diagnosis_worlds:reference", "algo=happo", "steps=3000", "algo.rollout_length=32")
 LESSONS = (
     "curriculum.lessons=[{name: one, parameters: {reward: 1}, advance: {metric: progress, above: 0.75}},"
     "{name: two, parameters: {reward: 2}}]"
@@ -65,11 +66,13 @@ RUNS = {
     "old buffer": (*DDQN, "steps=2000", LESSONS),
     "always random": (*DDQN, "steps=1000", "algo.epsilon_decay_steps=1e6"),
     "drifting": DRIFTING,
+    "happo": HAPPO,
+    "large steps in sequence": (*HAPPO, "algo.lr=0.05", "algo.epochs=20"),
     "worse than random": (*PPO, "steps=3000", "eval.every=500", "env.alternate=true", "algo.lr=0.5"),
     "forgotten": (*PPO, "steps=3000", "eval.every=500", "init.run=ppo", "algo.lr=0.5"),
     "tiny steps for long": (*PPO, "steps=8000", "algo.lr=1e-5"),
 }
-"""Settings of runs. The runs `ppo` and `ddqn` are healthy, each of the others has a fault."""
+"""Settings of runs. The runs `ppo`, `ddqn` and `happo` are healthy, each of the others has a fault."""
 FIXED = {
     "drifting": "algo.gamma=0.96",
     "worse than random": "algo.lr=0.003",
@@ -121,6 +124,7 @@ FAULTS = [
     ("large steps", "kl", "medium", "the KL divergence per update is 0.", "algo.lr=0.003 (now 0.02)", "ppo"),
     ("tiny steps", "kl", "medium", "updates leave the policy as it was", "algo.lr=0.0005 (now 1e-08)", "ppo"),
     ("large steps", "clip fraction", "medium", "% of the samples are outside", "algo.epochs=15 (now 30)", "ppo"),
+    ("large steps in sequence", "effective samples", "", "an effective sample size of ", "algo.epochs=10", "happo"),
     ("unpredictable", "explained variance", "medium", "the critic explains -", "algo.critic", "ppo"),
     ("collapsed", "gradients", "high", "the gradient of the policy vanishes: its norm is 0", "dead", "ppo"),
     ("large rewards", "gradients", "", "the gradient norm of the critic is ", "algo.lr=0.000333", "ddqn"),

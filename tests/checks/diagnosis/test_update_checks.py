@@ -10,6 +10,7 @@ import pytest
 from coterie.checks.diagnosis.run_view import Sample
 from coterie.checks.diagnosis.update_checks import (
     clip_fraction,
+    effective_samples,
     entropy_collapse,
     gradient_norm,
     gradient_steps,
@@ -72,6 +73,16 @@ def test_kl_of_zero_is_found_unless_there_is_one_gradient_step_or_the_gradient_i
 def test_clip_fraction(share: float, found: str | None) -> None:
     run = view(STUCK | {"policy/clip_fraction": [share] * 10}, CLIPPED)
     assert severity(checked(clip_fraction, run)) == found
+
+
+@pytest.mark.parametrize(("share", "found"), [(0.51, None), (0.49, "medium"), (0.21, "medium"), (0.19, "high")])
+def test_effective_samples_of_sequential_updates(share: float, found: str | None) -> None:
+    metrics = STUCK | {"policy/effective_samples": [share] * 10}
+    assert severity(checked(effective_samples, view(metrics, CLIPPED))) == found
+    assert severity(checked(effective_samples, view(metrics, CLIPPED | {"max_kl": 0.01}))) == found
+    simultaneous = checked(effective_samples, view(STUCK, CLIPPED))
+    assert isinstance(simultaneous, Skipped)
+    assert not simultaneous.applies
 
 
 def test_checks_say_why_they_are_not_made() -> None:

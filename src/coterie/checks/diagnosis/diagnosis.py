@@ -36,6 +36,7 @@ CHECKS: dict[str, Callable[..., Finding | None]] = {
     "replay": experience_checks.replay,
     "kl": update_checks.kl_range,
     "clip fraction": update_checks.clip_fraction,
+    "effective samples": update_checks.effective_samples,
     "explained variance": value_checks.explained_variance,
     "evaluation mode": experience_checks.evaluation_mode,
     "environment speed": experience_checks.environment_speed,

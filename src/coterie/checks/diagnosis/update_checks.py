@@ -36,6 +36,11 @@ CLIP_MEDIUM, CLIP_HIGH = 0.3, 0.6
 0.6, most samples contribute no gradient by the end of an update.
 """
 
+EFFECTIVE_MEDIUM, EFFECTIVE_HIGH = 0.5, 0.2
+"""Effective sample size of factors, as a share of the samples, below which few samples decide the update of an agent.
+Half is the usual threshold of importance sampling, at which particle filters draw again.
+"""
+
 
 def entropy_collapse(run: RunView, team: TeamView) -> Finding | None:
     """Finds a policy that becomes deterministic early although the return has not improved."""
@@ -116,6 +121,23 @@ def clip_fraction(run: RunView, team: TeamView) -> Finding | None:
         f"{value:.0%} of the samples are outside the clip range, median of the second half of the run (usual: 10 to "
         f"20%){team.progress()}",
         f"Smaller updates: {team.smaller_lr()} or {_fewer_epochs(team)}.",
+    )
+
+
+def effective_samples(run: RunView, team: TeamView) -> Finding | None:
+    """Finds sequential updates in which few samples decide the updates of the last agents."""
+    if not len(team.series("policy/effective_samples")):
+        raise Skipped(f"{team.algo} does not update agents one after the other", applies=False)
+    value = logged(team, "policy/effective_samples").median(since=0.5)
+    if value >= EFFECTIVE_MEDIUM:
+        return None
+    max_kl = team.number("max_kl")
+    smaller = f"{team.smaller_lr()} or {_fewer_epochs(team)}" if max_kl is None else team.key("max_kl", max_kl / 2)
+    return Finding(
+        "high" if value < EFFECTIVE_HIGH and team.is_stuck else "medium",
+        f"the ratios of the other agents leave an effective sample size of {value:.0%} for the last agent, median of "
+        f"the second half of the run (usual: above 90%){team.progress()}",
+        f"Smaller updates: {smaller}.",
     )
 
 
