@@ -43,6 +43,10 @@ EXACT: dict[str, str] = {
     "algo.clip_eps": "clip_range clip_param clip_coef ppo_clip clip_epsilon epsilon_clip eps_clip clip_ratio epsilon",
     "algo.epochs": "n_epochs num_epochs num_epoch update_epochs ppo_epoch ppo_epochs num_sgd_iter",
     "algo.num_minibatches": "num_mini_batch n_minibatch n_minibatches nminibatches",
+    "algo.max_kl": "kl_threshold",
+    "algo.cg_iterations": "cg_max_steps cg_iters",
+    "algo.line_search_steps": "ls_step line_search_max_iter backtrack_iters",
+    "algo.line_search_decay": "backtrack_coeff line_search_shrinking_factor",
     "algo.buffer_size": "replay_buffer_size buffer_length buffer_capacity memory_capacity replay_size replay_capacity",
     "algo.learning_starts": "warmup_steps learning_start start_training num_steps_sampled_before_learning_starts",
     "algo.target_update_interval": "sync_frequency",
@@ -70,7 +74,7 @@ EXACT: dict[str, str] = {
     "algo.obs_agent_id": "use_agent_id",
 }
 """Settings, each with the names that mean exactly the same in PyMARL, EPyMARL, XuanCe, ML-Agents, Stable-Baselines3,
-CleanRL, RLlib, on-policy MAPPO or Spinning Up.
+CleanRL, RLlib, on-policy MAPPO, HARL or Spinning Up.
 """
 
 _STEP_UNIT = "Coterie counts environment steps, summed over all environments"
