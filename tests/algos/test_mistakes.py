@@ -254,7 +254,7 @@ RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
     "happo": (happo_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 2}),
     "hatrpo": (
         hatrpo_learner,
-        {"num_minibatches": 2, "entropy_coef": 0.1, "entropy_decay": 0.9, "epochs": 2, "cg_iterations": 2},
+        {"num_minibatches": 2, "entropy_coef": 0.1, "entropy_decay": 0.9, "epochs": 2, "cg_iterations": 1},
     ),
     "poca": (poca_learner, {"num_minibatches": 2, "epochs": 2}),
     "coma": (coma_learner, {"num_minibatches": 2, "epsilon_decay_steps": 3000, "target_update_interval": 2}),

@@ -43,7 +43,7 @@ declare(
 class HATRPOConfig(HAPPOConfig):
     """Settings of HATRPO."""
 
-    max_kl: float = Field(0.01, gt=0, le=10**6)
+    max_kl: float = Field(0.02, gt=0, le=10**6)
     """Largest mean KL divergence in nats of an agent's policy from the one before its step."""
     entropy_coef: float = Field(0.0, ge=0, le=10**6)
     cg_iterations: int = Field(10, ge=1, le=10_000)
