@@ -87,6 +87,8 @@ def _collapse(entropy: Series, continuous: int) -> tuple[int | None, float, floa
 
 def kl_range(run: RunView, team: TeamView) -> Finding | None:
     """Finds updates that change the policy too much, or not at all."""
+    if "max_kl" in team.settings:
+        raise Skipped(f"{team.algo} bounds the KL divergence of each step", applies=False)
     if "clip_eps" not in team.settings:
         raise Skipped(f"{team.algo} does not estimate a KL divergence", applies=False)
     kl = logged(team, "policy/kl")
