@@ -20,6 +20,8 @@ ALGOS: dict[str, str] = {
     "ia2c": "coterie.algos.ppo:PPO",
     "maa2c": "coterie.algos.ppo:PPO",
     "poca": "coterie.algos.poca:POCA",
+    "mat": "coterie.algos.mat:MAT",
+    "mat_dec": "coterie.algos.mat:MATDec",
     "coma": "coterie.algos.coma:COMA",
     "ddqn": "coterie.algos.qlearning:QLearning",
     "iql": "coterie.algos.qlearning:QLearning",
