@@ -18,15 +18,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from coterie.algos.algorithm import ALL_ACTIONS, Capabilities
+from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
 from coterie.algos.base_config import Units
 from coterie.algos.ppo import PPO, Batch, PPOConfig
-from coterie.config.needs import SEVERAL
+from coterie.config.needs import HIDDEN_LAYERS, SEVERAL
 from coterie.core.errors import UserError
 from coterie.core.specs import TeamSpec
 from coterie.core.types import HiddenState
 from coterie.nets.autoregressive import order_of
-from coterie.nets.config import BodyKind, ModuleFactory, NetworkConfig, View
+from coterie.nets.config import Activation, BodyKind, Init, LayerNormKind, ModuleFactory, NetworkConfig, View
 from coterie.nets.mat import AgentEncoder, AgentValues, EncoderCritic, MATActor, TokenCritic, TransformerSizes
 from coterie.nets.team_view import view_of
 from coterie.policies.autoregressive import AgentOrderKind, AutoregressivePolicy
@@ -37,6 +37,10 @@ class EncoderConfig(PPOConfig):
 
     critic: Literal["joint"] = "joint"
     """Input of the critic: the observations of the whole team, which the encoder reads."""
+    critic_network: None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Layers of the critic: always a transformer."""
+    critic_hidden_sizes: None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Units of the critic's hidden layers: always `embedding_size`."""
     embedding_size: Units = 64
     """Features of an agent and of an action in encoder and decoder."""
     num_blocks: int = Field(1, ge=1, le=100)
@@ -54,8 +58,9 @@ class EncoderConfig(PPOConfig):
         return TransformerSizes(self.embedding_size, self.num_blocks, self.num_heads)
 
     def encoder_config(self, team: TeamSpec) -> NetworkConfig:
-        """Returns the inputs of the encoder."""
-        return replace(self.network_config(team), body=None, part="critic")
+        """Returns the inputs of the encoder, by default with the agents' ids, since its parameters are shared."""
+        ids = team.n > 1 if self.obs_agent_id is None else self.obs_agent_id
+        return replace(self.critic_network_config(team, per_agent=False), body=None, obs_agent_id=ids)
 
     def _view(self) -> View:
         view = super()._view()
@@ -67,6 +72,15 @@ class MATConfig(EncoderConfig):
 
     network: Literal["transformer"] = "transformer"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Layers of the network: an encoder and a decoder over agents."""
+    network_edges: Literal["full"] = "full"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Agents that attend to each other: all."""
+    network_heads: Annotated[int, HIDDEN_LAYERS] = Field(4, ge=1, le=1024)
+    network_rounds: Annotated[int | None, HIDDEN_LAYERS] = Field(None, ge=1, le=100)
+    network_radius: Annotated[float | None, HIDDEN_LAYERS] = Field(None, gt=0, le=10**9)
+    hidden_sizes: Annotated[tuple[Units, ...], HIDDEN_LAYERS] = Field((64, 64), min_length=1)
+    activation: Annotated[Activation, HIDDEN_LAYERS] = "tanh"
+    layer_norm: Annotated[LayerNormKind, HIDDEN_LAYERS] = False
+    init: Annotated[Init, HIDDEN_LAYERS] = "orthogonal"
     agent_order: Annotated[AgentOrderKind, SEVERAL] = "fixed"
     """Order in which agents decide: that of the team (fixed), or a new one for each rollout (random). Agents of a role
     are ordered among themselves.
@@ -113,6 +127,15 @@ class MAT(PPO):
     config: MATConfig
     policy: AutoregressivePolicy  # pyright: ignore[reportIncompatibleVariableOverride]
     critic: TokenCritic
+
+    def __init__(self, config: MATConfig, context: AlgorithmContext) -> None:
+        if config.recurrent:
+            raise UserError(f"algo.rnn={config.rnn}: MAT has no recurrent networks. Omit it, or use algo=mat_dec.")
+        if config.share_params == "none":
+            raise UserError(
+                "algo.share_params=none: the agents of MAT share encoder and decoder. Omit it, or use algo=mat_dec."
+            )
+        super().__init__(config, context)
 
     def _build_policy(self, config: MATConfig, weights: torch.Generator) -> AutoregressivePolicy:
         team = self.team

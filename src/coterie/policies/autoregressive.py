@@ -61,6 +61,7 @@ class AutoregressivePolicy(NetworkPolicy):
 
     cuda_graphs = True
     cloning_options = ("fit_std",)
+    hidden_layers = False
 
     def __init__(
         self,

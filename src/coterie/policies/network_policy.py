@@ -64,6 +64,8 @@ class NetworkPolicy(InspectablePolicy):
     """Names of hidden states that do not belong to `net`."""
     cloning_options: ClassVar[tuple[str, ...]] = ("margin", "fit_std")
     """Fields of `CloningOptions` that `cloning_loss` reads."""
+    hidden_layers: ClassVar[bool] = True
+    """True if the networks have hidden layers that settings describe."""
     network_key: ClassVar[str] = "module"
     """Name of the networks in `state_dict`."""
 
