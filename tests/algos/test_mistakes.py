@@ -194,7 +194,7 @@ def test_masks_of_learners_exclude_dead_agents(name, where):
 
 # ----------------------------------------------------------------------------------------------- seeds and exploration
 
-ACTING = ("ippo", "poca", "coma", "iql", "qmix", "pqn", "maddpg", "masac")
+ACTING = ("ippo", "mat", "poca", "coma", "iql", "qmix", "pqn", "maddpg", "masac")
 
 
 @pytest.mark.parametrize("name", ACTING)

@@ -32,6 +32,8 @@ WARM = REPLAYED | {"tau": 0.1, "gradient_steps": 16, "temperature": 0.01, "learn
 QUICK: dict[str, tuple[int, int, dict[str, Any]]] = {
     "ppo": (10, 64, CLIPPED),
     "mappo": (10, 64, CLIPPED | {"critic": "joint"}),
+    "mat": (10, 64, CLIPPED),
+    "mat_dec": (10, 64, CLIPPED),
     "poca": (10, 64, CLIPPED),
     "coma": (
         60,
@@ -52,7 +54,7 @@ QUICK: dict[str, tuple[int, int, dict[str, Any]]] = {
     "masac": (14, 16, WARM | {"critic": "joint"}),
 }
 """Rollouts, environments and settings that suffice for the simplest probes."""
-SINGLE_AGENT = ("ppo", "poca", "coma", "iql", "pqn", "ddpg", "sac")
+SINGLE_AGENT = ("ppo", "mat", "poca", "coma", "iql", "pqn", "ddpg", "sac")
 
 
 def solves(name, world, is_solved, rollouts=0, corrupt=None, prepare=None, **settings):
@@ -78,10 +80,11 @@ def solves(name, world, is_solved, rollouts=0, corrupt=None, prepare=None, **set
 def estimated_values(name, algorithm, rollout):
     """Returns V, or Q of the actions taken, at each step of a rollout [T, B, N]."""
     with torch.no_grad():
-        if name in {"ppo", "poca"}:
+        if name in {"ppo", "mat", "poca"}:
             mean, scale = algorithm.value_scale()
-            if name == "ppo":
-                value, _ = algorithm.critic(rollout.obs, algorithm._state(rollout.state), None, {})
+            if name in {"ppo", "mat"}:
+                obs = algorithm.policy.obs_of_rollout(rollout)
+                value, _ = algorithm.critic(obs, algorithm._state(rollout.state), None, {})
                 return (value[:-1] * scale + mean)[..., 0]
             obs = {role: x[:-1] for role, x in rollout.obs.items()}
             value, _ = algorithm.critic(obs, None, rollout.action, None, None, {})
@@ -244,6 +247,7 @@ STEADY = FASTER | {"hidden_sizes": (32, 32), "activation": "relu"}
 OPTIMUM = {
     "ppo": ("ppo", 12, {"lr": 2e-3}),
     "ppo, state-dependent std": ("ppo", 12, {"lr": 2e-3, "state_dependent_std": True}),
+    "mat": ("mat", 12, {"lr": 2e-3}),
     "poca": ("poca", 12, {"lr": 2e-3}),
     "ddpg": ("ddpg", 12, {}),
     "ddpg, ornstein-uhlenbeck": ("ddpg", 12, {"noise": "ornstein_uhlenbeck"}),
@@ -254,6 +258,8 @@ OPTIMUM = {
 SUM = {
     "ippo": ("ppo", 12, {}),
     "mappo": ("mappo", 12, {}),
+    "mat": ("mat", 12, {"lr": 3e-3}),
+    "mat_dec": ("mat_dec", 12, {}),
     "poca": ("poca", 12, {"lr": 3e-3}),
     "maddpg": ("maddpg", 36, FASTER),
     "maddpg, current actions": ("maddpg", 36, FASTER | {"other_actions": "current"}),

@@ -448,7 +448,14 @@ def test_cfg_job_prints_the_configuration_with_the_origin_of_every_setting(
 def test_lists_contain_algorithms_environments_and_settings(capsys: pytest.CaptureFixture[str]):
     assert main(["list", "algos", "--json"]) == 0
     algos = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    on_policy = ({"ppo", "ippo", "mappo", "ia2c", "maa2c"}, {"coma"}, {"poca"}, {"pqn", "pqn_vdn", "pqn_qmix"})
+    on_policy = (
+        {"ppo", "ippo", "mappo", "ia2c", "maa2c"},
+        {"coma"},
+        {"poca"},
+        {"mat"},
+        {"mat_dec"},
+        {"pqn", "pqn_vdn", "pqn_qmix"},
+    )
     values = {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix"}
     off_policy = (values, {"ddpg", "maddpg", "td3", "matd3"}, {"sac", "masac"}, {"random", "frozen", "scripted"})
     assert set(algos) == set().union(*on_policy, *off_policy)

@@ -16,6 +16,7 @@ REPLAY = {"algos/replay/buffer:add": 1, "algos/replay/buffer:insert": 1} | METRI
 DDPG = REPLAY | {"algos/optimizer:mean_metrics": 2}  # of the critics and, if they were trained, of the actors
 UPDATE = {
     "ippo": METRICS, "mappo": METRICS, "ia2c": METRICS, "maa2c": METRICS, "ppo": METRICS, "poca": METRICS,
+    "mat": METRICS, "mat_dec": METRICS,
     **dict.fromkeys(("pqn", "pqn_vdn", "pqn_qmix"), METRICS | {"algos/clipped_learner:acted_candidates": 1}),
     "coma": METRICS | {"algos/coma:update": 1},
     "ddqn": REPLAY, "iql": REPLAY, "vdn": REPLAY, "qmix": REPLAY, "qplex": REPLAY, "wqmix": REPLAY,
@@ -23,7 +24,7 @@ UPDATE = {
     "sac": REPLAY, "masac": REPLAY,
 }  # fmt: skip
 """Reads by the host per update, however many epochs, minibatches and gradient steps it has."""
-FEEDFORWARD = {"ppo", "ippo", "mappo", "ia2c", "maa2c", "poca"}
+FEEDFORWARD = {"ppo", "ippo", "mappo", "ia2c", "maa2c", "poca", "mat", "mat_dec"}
 """One more read, the number of timesteps that minibatches are drawn from."""
 
 CASES = [

@@ -14,6 +14,8 @@ from coterie.core.tree import tree_map
 from learners import (
     coma_learner,
     ddpg_learner,
+    mat_dec_learner,
+    mat_learner,
     poca_learner,
     ppo_learner,
     pqn_learner,
@@ -77,6 +79,8 @@ GRU = {"rnn": "gru"}  # feed-forward off-policy learners compute targets only fo
 FAMILIES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "ppo": (ppo_learner, ppo_targets, RAW, "gae_lambda"),
     "mappo": (ppo_learner, ppo_targets, RAW | {"critic": "joint"}, "gae_lambda"),
+    "mat": (mat_learner, ppo_targets, RAW, "gae_lambda"),
+    "mat_dec": (mat_dec_learner, ppo_targets, RAW, "gae_lambda"),
     "poca": (poca_learner, poca_targets, RAW, "td_lambda"),
     "coma": (coma_learner, coma_targets, {}, "td_lambda"),
     "iql": (q_learner_of_world, q_targets, GRU, "td_lambda"),
@@ -112,7 +116,7 @@ def set_values(name, algorithm, values):
         value = of(obs)
         return (value[:, :, :1] if action is None else torch.cat([value[:, :, :1], value], 2)), hidden_state
 
-    if name in {"ppo", "mappo"}:
+    if name in {"ppo", "mappo", "mat", "mat_dec"}:
         algorithm.critic = lambda obs, state, first, hidden_state: (of(obs), hidden_state)
     elif name == "poca":
         algorithm.critic = group

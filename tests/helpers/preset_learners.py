@@ -21,6 +21,8 @@ FAMILIES = ("mappo", "poca", "coma", "qmix", "pqn_qmix", "matd3", "masac")
 FAMILIES_AND_NETWORKS = [
     *((name, "gru") for name in FAMILIES),
     ("mappo", "none"),
+    ("mat", "none"),
+    ("mat_dec", "none"),
     ("qmix", "none"),
     ("pqn_qmix", "none"),
     ("masac", "none"),

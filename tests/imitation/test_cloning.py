@@ -65,7 +65,7 @@ def pretrained(name, env, demos, memory, steps, **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, "mat"])
 def test_every_family_clones_a_rule_with_roles_masks_and_death(name):
     world = Everything("multi_discrete" if name in {"coma", "iql", "qmix", "pqn"} else "hybrid")
     SPECS.update({role.name: role.action for role in world.spec.roles})
