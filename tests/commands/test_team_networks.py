@@ -236,7 +236,9 @@ def test_players_of_messages_need_all_observations(tmp_path: Path, capsys: pytes
     player = coterie.load(run).player(mode="greedy")
     obs = {f"agent_{i}": np.full(18, 0.1 * i, np.float32) for i in range(3)}
     actions = player.act(obs)
-    with pytest.raises(UserError, match="agent_2 is missing, and the agents of team 'agent' exchange messages"):
+    with pytest.raises(
+        UserError, match="agent_2 is missing, and the agents of team 'agent' act by what others observe"
+    ):
         player.act({name: obs[name] for name in ("agent_0", "agent_1")})
     with pytest.raises(UserError, match="got one array for 3 agents"):
         player.act(obs["agent_0"])

@@ -25,6 +25,11 @@ Entry = dict[str, Any]
 
 def require_own_layers(subject: Subject) -> None:
     """Raises UserError if a network has other layers than hidden ones of Coterie, which have no description."""
+    if not subject.has_outputs:
+        raise UserError(
+            f"team '{subject.team.name}' cannot be exported to this format: its agents decide one after another, which "
+            "only a graph can hold. Use --format onnx."
+        )
     networks = subject.policy.net.networks.values()
     if not all(isinstance(network, BlockNetwork) and isinstance(network.network.body, MLP) for network in networks):
         raise UserError(

@@ -402,5 +402,5 @@ class MATActor(AutoregressiveActor):
 
 def _causal(agents: int, device: torch.device) -> Tensor:
     """Returns [N, N, 1] bool, True where the second agent is not after the first."""
-    rows = tuple(tuple(j <= i for j in range(agents)) for i in range(agents))
-    return constant(rows, device, torch.bool).unsqueeze(-1)
+    places = constant(range(agents), device, torch.int64)
+    return (places <= places.unsqueeze(1)).unsqueeze(-1)

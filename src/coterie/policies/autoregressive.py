@@ -137,7 +137,7 @@ class AutoregressivePolicy(NetworkPolicy):
         obs = with_places(self.obs_normalizer(timestep.obs, timestep.alive), place)
         decoding = actor.start(obs, timestep.first, hidden_state)
         alive = in_order(timestep.alive, order).unsqueeze(-1) if self.team.agents_can_die else None
-        token = actor.tokens.start.expand(len(timestep.alive), -1)
+        token = actor.tokens.start.expand(timestep.alive.shape[0], -1)
         decided: list[list[Decision]] = []
         for block in self.blocks:
             masks = block.join_masks(timestep.action_mask)

@@ -124,4 +124,5 @@ def imitation_loss(
     log_prob, _ = log_prob_and_entropy(spec, params, demonstrated, log_std=log_std, mask=mask, kernels=switch.on)
     with torch.no_grad():
         greedy, _ = sample_action(spec, params, log_std=log_std, mask=mask, noise=None, kernels=switch.on)
-        return -log_prob, actions_match(greedy, demonstrated)
+        matches = actions_match(greedy, demonstrated)
+    return -log_prob, matches
