@@ -99,7 +99,8 @@ class NetworkDescription:
             role.name: torch.full((role.n, *(role.observation_space.shape or ())), torch.inf, device=policy.device)
             for role in policy.team.roles
         }
-        largest = normalizer(infinite)[block.roles[0].name]
+        everyone = torch.ones(policy.team.n, dtype=torch.bool, device=policy.device)
+        largest = normalizer(infinite, everyone)[block.roles[0].name]
         assert isinstance(largest, Tensor)
         return largest.max().item()
 
