@@ -92,7 +92,8 @@ def _algorithms() -> dict[str, tuple[str, ...]]:
     """Every algorithm: feed-forward, with a GRU and, where it applies, with continuous actions."""
     found: dict[str, tuple[str, ...]] = {}
     pqn = ("pqn", "pqn_vdn", "pqn_qmix")
-    on_policy = {**dict.fromkeys(("ppo", "ippo", "mappo", "ia2c", "maa2c", "poca", "mat", "mat_dec", *pqn), EPOCHS), "coma": ()}
+    clipped = ("ppo", "ippo", "mappo", "ia2c", "maa2c", "poca", "mat", "mat_dec")
+    on_policy = {**dict.fromkeys((*clipped, *pqn), EPOCHS), "coma": ()}
     off_policy = ("ddqn", "iql", "vdn", "qmix", "qplex", "wqmix", "ddpg", "maddpg", "td3", "matd3", "sac", "masac")
     q_learning = {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix", *pqn}
     for algo, own in (on_policy | dict.fromkeys(off_policy, REPLAY)).items():
