@@ -41,7 +41,7 @@ class EncoderConfig(PPOConfig):
     """Layers of the critic: always a transformer."""
     critic_hidden_sizes: None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     """Units of the critic's hidden layers: always `embedding_size`."""
-    embedding_size: Units = 64
+    embedding_size: Units = 32
     """Features of an agent and of an action in encoder and decoder."""
     num_blocks: int = Field(1, ge=1, le=100)
     """Layers of the encoder, and of the decoder."""
