@@ -230,8 +230,11 @@ def test_a_policy_of_three_agents_plays_and_continues_with_others(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_players_of_messages_need_all_observations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = train(tmp_path / "run", "algo=mappo", "network=tarmac", "env=particle/simple_spread")
+@pytest.mark.parametrize("settings", [("algo=mappo", "network=tarmac"), ("algo=mat", "algo.embedding_size=8")])
+def test_players_of_teams_that_need_all_observations_say_so(
+    settings: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(tmp_path / "run", *settings, "env=particle/simple_spread")
     assert "team agent: centralized execution" in run.summary.text()
     player = coterie.load(run).player(mode="greedy")
     obs = {f"agent_{i}": np.full(18, 0.1 * i, np.float32) for i in range(3)}
