@@ -37,8 +37,23 @@ from coterie.core.errors import UserError
 
 HERE = Path(__file__).resolve().parent
 RUNS = HERE / "runs" / "defaults"
-DISCRETE = ("mappo", "ippo", "maa2c", "ia2c", "poca", "coma", "qmix", "vdn", "iql", "qplex", "maddpg", "masac")
-CONTINUOUS = ("mappo", "ippo", "maa2c", "ia2c", "poca", "maddpg", "matd3", "masac")
+DISCRETE = (
+    "mappo",
+    "ippo",
+    "maa2c",
+    "ia2c",
+    "poca",
+    "mat",
+    "mat_dec",
+    "coma",
+    "qmix",
+    "vdn",
+    "iql",
+    "qplex",
+    "maddpg",
+    "masac",
+)
+CONTINUOUS = ("mappo", "ippo", "maa2c", "ia2c", "poca", "mat", "mat_dec", "maddpg", "matd3", "masac")
 EVALUATIONS = 4
 COMMON = ("device=cpu", "threads=1", "progress=off", "log.tensorboard=false")
 STUDIES: dict[str, tuple[tuple[Task, ...], tuple[int, ...]]] = {

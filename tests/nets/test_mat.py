@@ -8,7 +8,7 @@ import torch
 
 from algo_worlds import Everything, env_of
 from coterie.core.specs import TeamSpec
-from coterie.nets.autoregressive import AgentOrder, order_of
+from coterie.nets.autoregressive import order_of
 from coterie.nets.config import NetworkConfig
 from coterie.nets.mat import AgentEncoder, AgentValues, Attention, MATActor, TransformerSizes
 from coterie.nets.team_view import VIEW, TeamView, view_of
@@ -163,26 +163,6 @@ def test_later_agents_see_earlier_ones_in_the_given_order():
         one, two = (actor.features(obs, x, None, {}) for x in (action, changed))
         same = [torch.equal(one[:, i], two[:, i]) for i in range(N)]
         assert same == ([True, False, False] if place is None else [True, True, False])
-
-
-def test_orders_are_arranged_and_restored():
-    order = order_of(torch.tensor([[2, 0, 1]]))
-    assert isinstance(order, AgentOrder)
-    assert order.agent.tolist() == [[1, 2, 0]]
-    x = torch.tensor([[[10.0], [11.0], [12.0]]])
-    assert order.arrange(x).flatten().tolist() == [11, 12, 10]
-    assert torch.equal(order.restore(order.arrange(x)), x)
-
-
-def test_tokens_skip_dead_agents():
-    actor = actor_of(team_of())
-    tokens = torch.arange(1.0, 4.0).view(1, 3, 1).expand(1, 3, 8)
-    start = actor.tokens.start
-    before = actor.tokens.before(tokens, torch.tensor([[True, False, True]]))
-    assert torch.equal(before[0, 0], start)
-    assert before[0, 1:, 0].tolist() == [1.0, 1.0]
-    assert torch.equal(actor.tokens.before(tokens, torch.tensor([[False, False, True]]))[0], start.expand(3, -1))
-    assert actor.tokens.before(tokens, None)[0, 1:, 0].tolist() == [1.0, 2.0]
 
 
 def test_values_of_dead_agents_are_of_the_mean_of_live_ones_and_differ_from_those_of_live_ones():
