@@ -41,6 +41,10 @@ class EncoderConfig(PPOConfig):
     """Layers of the critic: always a transformer."""
     critic_hidden_sizes: None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     """Units of the critic's hidden layers: always `embedding_size`."""
+    obs_agent_id: Annotated[bool | None, SEVERAL] = None
+    """Append the agent's one-hot id to the input of the encoder, and of actors; null: of the encoder, and of actors
+    only with share_params=all.
+    """
     embedding_size: Units = 32
     """Features of an agent and of an action in encoder and decoder."""
     num_blocks: int = Field(1, ge=1, le=100)

@@ -661,7 +661,9 @@ class MATSettings(LearnerSettings, total=False):
     sequence_length: int | None
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
     obs_agent_id: bool | None
-    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
+    """Append the agent's one-hot id to the input of the encoder, and of actors; null: of the encoder, and of actors
+    only with share_params=all.
+    """
     critic_hidden_sizes: None
     """Units of the critic's hidden layers: always `embedding_size`."""
     critic_agent_id: bool | None
@@ -759,7 +761,9 @@ class MATDecSettings(LearnerSettings, total=False):
     sequence_length: int | None
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
     obs_agent_id: bool | None
-    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
+    """Append the agent's one-hot id to the input of the encoder, and of actors; null: of the encoder, and of actors
+    only with share_params=all.
+    """
     critic_hidden_sizes: None
     """Units of the critic's hidden layers: always `embedding_size`."""
     critic_agent_id: bool | None
