@@ -39,10 +39,13 @@ HERE = Path(__file__).resolve().parent
 RUNS = HERE / "runs" / "defaults"
 SEQUENTIAL = ("happo", "haa2c", "hatrpo")
 DISCRETE = (
-    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "poca", "coma"),
+    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "poca", "mat", "mat_dec", "coma"),
     *("qmix", "vdn", "iql", "qplex", "maddpg", "masac"),
 )
-CONTINUOUS = ("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "poca", "maddpg", "matd3", "masac")
+CONTINUOUS = (
+    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "poca", "mat", "mat_dec"),
+    *("maddpg", "matd3", "masac"),
+)
 EVALUATIONS = 4
 COMMON = ("device=cpu", "threads=1", "progress=off", "log.tensorboard=false")
 STUDIES: dict[str, tuple[tuple[Task, ...], tuple[int, ...]]] = {

@@ -34,6 +34,8 @@ QUICK: dict[str, tuple[int, int, dict[str, Any]]] = {
     "mappo": (10, 64, CLIPPED | {"critic": "joint"}),
     "happo": (10, 64, CLIPPED),
     "hatrpo": (10, 64, CLIPPED),
+    "mat": (10, 64, CLIPPED),
+    "mat_dec": (10, 64, CLIPPED),
     "poca": (10, 64, CLIPPED),
     "coma": (
         60,
@@ -54,7 +56,7 @@ QUICK: dict[str, tuple[int, int, dict[str, Any]]] = {
     "masac": (14, 16, WARM | {"critic": "joint"}),
 }
 """Rollouts, environments and settings that suffice for the simplest probes."""
-SINGLE_AGENT = ("ppo", "poca", "coma", "iql", "pqn", "ddpg", "sac")
+SINGLE_AGENT = ("ppo", "mat", "poca", "coma", "iql", "pqn", "ddpg", "sac")
 
 
 def solves(name, world, is_solved, rollouts=0, corrupt=None, prepare=None, **settings):
@@ -80,10 +82,11 @@ def solves(name, world, is_solved, rollouts=0, corrupt=None, prepare=None, **set
 def estimated_values(name, algorithm, rollout):
     """Returns V, or Q of the actions taken, at each step of a rollout [T, B, N]."""
     with torch.no_grad():
-        if name in {"ppo", "poca"}:
+        if name in {"ppo", "mat", "poca"}:
             mean, scale = algorithm.value_scale()
-            if name == "ppo":
-                value, _ = algorithm.critic(rollout.obs, algorithm._state(rollout.state), None, {})
+            if name in {"ppo", "mat"}:
+                obs = algorithm.policy.obs_of_rollout(rollout)
+                value, _ = algorithm.critic(obs, algorithm._state(rollout.state), None, {})
                 return (value[:-1] * scale + mean)[..., 0]
             obs = {role: x[:-1] for role, x in rollout.obs.items()}
             value, _ = algorithm.critic(obs, None, rollout.action, None, None, {})
@@ -247,6 +250,7 @@ OPTIMUM = {
     "ppo": ("ppo", 12, {"lr": 2e-3}),
     "ppo, state-dependent std": ("ppo", 12, {"lr": 2e-3, "state_dependent_std": True}),
     "hatrpo": ("hatrpo", 12, {}),
+    "mat": ("mat", 12, {"lr": 2e-3}),
     "poca": ("poca", 12, {"lr": 2e-3}),
     "ddpg": ("ddpg", 12, {}),
     "ddpg, ornstein-uhlenbeck": ("ddpg", 12, {"noise": "ornstein_uhlenbeck"}),
@@ -259,6 +263,8 @@ SUM = {
     "mappo": ("mappo", 12, {}),
     "happo": ("happo", 12, {}),
     "hatrpo": ("hatrpo", 12, {}),
+    "mat": ("mat", 12, {"lr": 3e-3}),
+    "mat_dec": ("mat_dec", 12, {}),
     "poca": ("poca", 12, {"lr": 3e-3}),
     "maddpg": ("maddpg", 36, FASTER),
     "maddpg, current actions": ("maddpg", 36, FASTER | {"other_actions": "current"}),

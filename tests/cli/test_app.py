@@ -449,7 +449,7 @@ def test_lists_contain_algorithms_environments_and_settings(capsys: pytest.Captu
     assert main(["list", "algos", "--json"]) == 0
     algos = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     clipped = {"ppo", "ippo", "mappo", "ia2c", "maa2c", "happo", "haa2c"}
-    on_policy = (clipped, {"hatrpo"}, {"coma"}, {"poca"}, {"pqn", "pqn_vdn", "pqn_qmix"})
+    on_policy = (clipped, {"hatrpo"}, {"coma"}, {"poca"}, {"mat"}, {"mat_dec"}, {"pqn", "pqn_vdn", "pqn_qmix"})
     values = {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix"}
     off_policy = (values, {"ddpg", "maddpg", "td3", "matd3"}, {"sac", "masac"}, {"random", "frozen", "scripted"})
     assert set(algos) == set().union(*on_policy, *off_policy)

@@ -30,6 +30,7 @@ CASES = {
         "algo.obs_last_action=true",
         "algo.critic_hidden_sizes=[8]",
     ),
+    "mat, random orders": (SPREAD, "algo=mat", "algo.agent_order=random", "algo.embedding_size=8"),
     "poca, lstm": ("env=coop/baton", "algo=poca", "algo.rnn=lstm", "algo.rnn_size=4", "algo.embedding_size=8"),
     "qmix, recurrent, whole episodes": (
         SPREAD,

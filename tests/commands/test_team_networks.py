@@ -230,13 +230,18 @@ def test_a_policy_of_three_agents_plays_and_continues_with_others(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_players_of_messages_need_all_observations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = train(tmp_path / "run", "algo=mappo", "network=tarmac", "env=particle/simple_spread")
+@pytest.mark.parametrize("settings", [("algo=mappo", "network=tarmac"), ("algo=mat", "algo.embedding_size=8")])
+def test_players_of_teams_that_need_all_observations_say_so(
+    settings: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(tmp_path / "run", *settings, "env=particle/simple_spread")
     assert "team agent: centralized execution" in run.summary.text()
     player = coterie.load(run).player(mode="greedy")
     obs = {f"agent_{i}": np.full(18, 0.1 * i, np.float32) for i in range(3)}
     actions = player.act(obs)
-    with pytest.raises(UserError, match="agent_2 is missing, and the agents of team 'agent' exchange messages"):
+    with pytest.raises(
+        UserError, match="agent_2 is missing, and the agents of team 'agent' act by what others observe"
+    ):
         player.act({name: obs[name] for name in ("agent_0", "agent_1")})
     with pytest.raises(UserError, match="got one array for 3 agents"):
         player.act(obs["agent_0"])

@@ -24,9 +24,13 @@ def supported(name, kind, rnn):
     return supports_rnn(name, rnn) and supports_actions(name, kind) and supports_actions(name, "discrete")
 
 
+GRAPH_ONLY = {"mat"}
+"""Algorithms whose agents decide one after another, which has no description in layers."""
 CASES = [
     (name, kind, rnn)
-    for name, kind, rnn in itertools.product(LEARNERS, Everything.KINDS, ("none", "gru", "lstm"))
+    for name, kind, rnn in itertools.product(
+        [name for name in LEARNERS if name not in GRAPH_ONLY], Everything.KINDS, ("none", "gru", "lstm")
+    )
     if supported(name, kind, rnn)
 ]
 
@@ -40,6 +44,7 @@ CASES_OF_ALL_PARTS = [
     ("haa2c", "discrete", "none"),
     ("hatrpo", "multi_discrete", "lstm"),
     ("poca", "discrete", "none"),
+    ("mat_dec", "discrete", "none"),
     ("coma", "discrete", "gru"),
     ("coma", "multi_discrete", "lstm"),
     ("coma", "discrete", "none"),

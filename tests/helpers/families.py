@@ -16,6 +16,8 @@ from learners import (
     ddpg_learner,
     happo_learner,
     hatrpo_learner,
+    mat_dec_learner,
+    mat_learner,
     poca_learner,
     ppo_learner,
     pqn_learner,
@@ -81,6 +83,8 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "mappo": (ppo_learner, ppo_targets, RAW | {"critic": "joint"}, "gae_lambda"),
     "happo": (happo_learner, ppo_targets, RAW, "gae_lambda"),
     "hatrpo": (hatrpo_learner, ppo_targets, RAW, "gae_lambda"),
+    "mat": (mat_learner, ppo_targets, RAW, "gae_lambda"),
+    "mat_dec": (mat_dec_learner, ppo_targets, RAW, "gae_lambda"),
     "poca": (poca_learner, poca_targets, RAW, "td_lambda"),
     "coma": (coma_learner, coma_targets, {}, "td_lambda"),
     "iql": (q_learner_of_world, q_targets, GRU, "td_lambda"),
@@ -116,7 +120,7 @@ def set_values(name, algorithm, values):
         value = of(obs)
         return (value[:, :, :1] if action is None else torch.cat([value[:, :, :1], value], 2)), hidden_state
 
-    if name in {"ppo", "mappo", "happo", "hatrpo"}:
+    if name in {"ppo", "mappo", "happo", "hatrpo", "mat", "mat_dec"}:
         algorithm.critic = lambda obs, state, first, hidden_state: (of(obs), hidden_state)
     elif name == "poca":
         algorithm.critic = group

@@ -13,6 +13,7 @@ from coterie.algos.coma import COMA, COMAConfig
 from coterie.algos.ddpg import DDPG, DDPGConfig
 from coterie.algos.happo import HAPPO, HAPPOConfig
 from coterie.algos.hatrpo import HATRPO, HATRPOConfig
+from coterie.algos.mat import MAT, MATConfig, MATDec, MATDecConfig
 from coterie.algos.poca import POCA, POCAConfig
 from coterie.algos.ppo import PPO, PPOConfig
 from coterie.algos.pqn import PQN, PQNConfig
@@ -54,6 +55,16 @@ def happo_learner(world, num_envs=16, **settings):
 def hatrpo_learner(world, num_envs=16, **settings):
     small = CLIPPED | {"hidden_sizes": (16, 16), "rollout_length": 12, "max_kl": 0.05}
     return learner_of(HATRPO, HATRPOConfig(**small | settings), env_of(world, num_envs))
+
+
+def mat_learner(world, num_envs=16, seed=0, **settings):
+    small = CLIPPED | {"embedding_size": 16, "rollout_length": 12}
+    return learner_of(MAT, MATConfig(**small | settings), env_of(world, num_envs), seed=seed)
+
+
+def mat_dec_learner(world, num_envs=16, seed=0, **settings):
+    small = CLIPPED | {"embedding_size": 16, "hidden_sizes": (16,), "rollout_length": 12}
+    return learner_of(MATDec, MATDecConfig(**small | settings), env_of(world, num_envs), seed=seed)
 
 
 def poca_learner(world, num_envs=16, streams=(), **settings):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import NoneType
+
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -21,6 +23,8 @@ FAMILIES_AND_NETWORKS = [
     ("mappo", "none"),
     ("happo", "none"),
     ("hatrpo", "none"),
+    ("mat", "none"),
+    ("mat_dec", "none"),
     ("qmix", "none"),
     ("pqn_qmix", "none"),
     ("masac", "none"),
@@ -66,7 +70,8 @@ def preset_learner(name, env, rnn, team=None, streams=(), *, cuda_graphs=False, 
     cls = registry.algorithm(name)
     cls.capabilities.check(name, team)
     fields = cls.Config.model_fields
-    settings = [f"algo.{key}={value}" for key, value in SMALL.items() if key in fields]
+    settable = [key for key in SMALL if key in fields and fields[key].annotation is not NoneType]
+    settings = [f"algo.{key}={SMALL[key]}" for key in settable]
     settings += [f"algo.rnn={rnn}"] if "rnn" in fields else []
     if rnn == "none" and "obs_last_action" in fields:
         settings.append("algo.obs_last_action=false")

@@ -50,6 +50,8 @@ _CASES = {
     "mappo target_kl": f"{_SPREAD} algo=mappo algo.target_kl=1e-4",
     "mappo/original target_kl": f"{_SPREAD} algo=mappo/original algo.critic_hidden_sizes=[8] algo.sequence_length=4 "
     "algo.critic_time_chunks=1 algo.lr=3e-3 algo.target_kl=0.005 algo.epochs=20",
+    "mat": f"{_BATTLE} algo=mat algo.num_minibatches=3 algo.agent_order=random",
+    "mat_dec": f"{_BATTLE} algo=mat_dec algo.num_minibatches=3",
     "coma": f"{_BATTLE} algo=coma algo.num_minibatches=3",
     "poca": f"{_BATTLE} algo=poca algo.num_minibatches=2",
     "ddqn": f"{_ALONE} algo=ddqn {_PLAIN_Q} {_REPLAY}",

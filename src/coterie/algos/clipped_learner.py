@@ -138,7 +138,11 @@ class ClippedLearner(OnPolicyLearner, ValueEstimator):
         require_equal_spaces(self.team, config.share_params)
         self.reward_streams = RewardStreams(streams, config.gamma, self.device) if streams else None
         self.value_moments = initial_ema_moments(max(1, len(streams)), self.device)
-        self.policy = StochasticPolicy(
+        self.policy = self._build_policy(config, weights)
+
+    def _build_policy(self, config: ClippedConfig, weights: torch.Generator) -> StochasticPolicy:
+        """Returns the policy; `weights` draws its initial parameters."""
+        return StochasticPolicy(
             self.team,
             config.network_config(self.team),
             weights,

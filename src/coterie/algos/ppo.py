@@ -277,7 +277,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         self._state = CentralState(config, team, state_name, device)
         weights, signals = generator(context.seed, "weights"), context.reward_streams
         super().__init__(config, context, signals, weights)
-        self.critic = build_critic(config, team, self._state.size, max(1, len(signals)), weights=weights).to(device)
+        self.critic = self._build_critic(max(1, len(signals)), weights).to(device)
         self._critic_state = self.start_value_estimation(context.num_envs)
         self._membership = group_membership(team).to(device)
         self._common_reward = learns_common_reward(config, team)
@@ -286,6 +286,10 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         )
         self._create_optimizer(config, *self.others.networks, *self._state.networks)
         self._updates = 0
+
+    def _build_critic(self, signals: int, weights: torch.Generator) -> nn.Module:
+        """Returns the critic with an output per reward signal; `weights` draws its initial parameters."""
+        return build_critic(self.config, self.team, self._state.size, signals, weights)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
@@ -314,21 +318,26 @@ class PPO(ClippedLearner, GlobalCriticLearner):
     ) -> Tensor:
         """Takes a gradient step and returns its report [7]. `coefficients` include the weight of the `entropy`."""
         # Loss
-        log_prob, entropy = self.policy.actor.evaluate(
-            batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})
-        )
-        value, _ = self.critic(batch.obs, batch.state, batch.critic_first, hidden_state.get("critic", {}))
+        log_prob, entropy, value = self._evaluate(batch, hidden_state)
         terms = self.loss_terms(log_prob, entropy, value, batch)
         loss = terms.policy - coefficients["entropy"] * terms.entropy + self.config.value_coef * terms.value
         # Optimizer step
         grad_norms = self.optimizer.step(loss, coefficients)
         return torch.cat([torch.stack(terms).detach(), grad_norms])
 
+    def _evaluate(self, batch: Batch, hidden_state: dict[str, HiddenState]) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns log-probabilities of actions [.., N], entropies [.., N], and values [.., N, K]."""
+        log_prob, entropy = self.policy.actor.evaluate(
+            batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})
+        )
+        value, _ = self.critic(batch.obs, batch.state, batch.critic_first, hidden_state.get("critic", {}))
+        return log_prob, entropy, value
+
     def targets(
         self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None, *, as_sequences: bool
     ) -> Targets:
         config, team, reduction = self.config, self.team, self.reduction
-        obs = self.policy.obs_normalizer.of_rollout(rollout)
+        obs = self.policy.obs_of_rollout(rollout)
         if self.others.roles:  # the critic reads other teams
             obs = obs | self.others.obs(rollout.others)
         state = self._state(rollout.state)

@@ -23,6 +23,8 @@ ALGOS: dict[str, str] = {
     "haa2c": "coterie.algos.happo:HAPPO",
     "hatrpo": "coterie.algos.hatrpo:HATRPO",
     "poca": "coterie.algos.poca:POCA",
+    "mat": "coterie.algos.mat:MAT",
+    "mat_dec": "coterie.algos.mat:MATDec",
     "coma": "coterie.algos.coma:COMA",
     "ddqn": "coterie.algos.qlearning:QLearning",
     "iql": "coterie.algos.qlearning:QLearning",

@@ -56,6 +56,7 @@ def _facts(names: Sequence[str], teams: Mapping[str, TeamSpec], policies: Mappin
     if len(cloned) == len(names):
         read = {option for policy in cloned for option in policy.cloning_options}
         facts |= {"q_values": "margin" in read, "gaussian_actions": "fit_std" in read and facts["continuous_actions"]}
+        facts["hidden_layers"] = any(policy.hidden_layers for policy in cloned)
     return facts
 
 

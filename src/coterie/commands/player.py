@@ -226,9 +226,9 @@ class Player:
 
         Args:
             obs: Observations as the environment returns them: {agent: observation}, where missing agents are dead, or
-                that of a single agent. A team whose agents exchange messages needs those of all agents at once. Also
-                {role: array [n, ...]} with the agents of a role stacked, arrays as the policy reads them, such as
-                one-hot vectors of discrete values and {"outer.inner": array} for sensors, and {"observation":
+                that of a single agent. A team whose agents act by what others observe needs those of all agents at
+                once. Also {role: array [n, ...]} with the agents of a role stacked, arrays as the policy reads them,
+                such as one-hot vectors of discrete values and {"outer.inner": array} for sensors, and {"observation":
                 observation, "action_mask": array}, as PettingZoo has it.
             action_mask: Available choices in the same form, arrays [sum A]. Agents without one can choose everything.
 
@@ -399,8 +399,8 @@ def _require_all(name: str, team: TeamSpec, given: Mapping[str, Any]) -> None:
     missing = [agent for agent in team.agents if agent not in given]
     if missing:
         raise UserError(
-            f"obs: {missing[0]} is missing, and the agents of team '{name}' exchange messages. Pass the observations "
-            f"of all of them at once ({', '.join(team.agents)})."
+            f"obs: {missing[0]} is missing, and the agents of team '{name}' act by what others observe. Pass the "
+            f"observations of all of them at once ({', '.join(team.agents)})."
         )
 
 

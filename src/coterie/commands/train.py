@@ -381,8 +381,8 @@ def _show_notes(session: _Session, display: Progress) -> None:
 def execution_notes(algorithms: Mapping[str, Algorithm]) -> tuple[str, ...]:
     """Returns a line for each team whose agents cannot act by their own observations alone."""
     return tuple(
-        f"team {name}: centralized execution: its agents exchange messages, so that acting needs the observations of "
-        "all of them in one place"
+        f"team {name}: centralized execution: its agents act by what others observe, so that acting needs the "
+        "observations of all of them in one place"
         for name, algorithm in algorithms.items()
         if algorithm.policy.communicates
     )

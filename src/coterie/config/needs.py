@@ -23,6 +23,7 @@ FACTS = {
     "external_env": "in an environment of Coterie",
     "q_values": "without Q-learning",
     "gaussian_actions": "without Gaussian actions",
+    "hidden_layers": "in a policy whose network is a transformer",
 }
 """Facts of a team, its policy or an environment that conditions may name, each with words for its absence."""
 
@@ -58,8 +59,8 @@ def _parse(text: str) -> _Condition:
     return _Condition(text, found[1], found[2] == "=", tuple(map(parse_primitive, found[3].split("|"))))
 
 
-CONTINUOUS, DISCRETE, SEVERAL = (
-    Needs(f"{fact}=true") for fact in ("continuous_actions", "discrete_actions", "several_agents")
+CONTINUOUS, DISCRETE, SEVERAL, HIDDEN_LAYERS = (
+    Needs(f"{fact}=true") for fact in ("continuous_actions", "discrete_actions", "several_agents", "hidden_layers")
 )
 
 

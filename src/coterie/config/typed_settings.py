@@ -41,21 +41,10 @@ class LearnerSettings(TypedDict, total=False):
     """Epsilon of the optimizer."""
     weight_decay: float
     """Weight decay of the optimizer."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
     network_heads: int
     """Attention heads; they divide the units of the last hidden layer."""
     network_rounds: int | None
     """Layers of attention, or rounds of messages per timestep; null: 1, or 2 of tarmac."""
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
     network_radius: float | None
     """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"]
@@ -86,6 +75,17 @@ class COMASettings(LearnerSettings, total=False):
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
     """Units of the actor's hidden layers."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -190,6 +190,17 @@ class DDPGSettings(LearnerSettings, total=False):
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
     """Units of the hidden layers of the network that acts."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -313,6 +324,17 @@ class QLearningSettings(LearnerSettings, total=False):
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
     """Units of the hidden layers of the network that acts."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -440,6 +462,17 @@ class HAPPOSettings(LearnerSettings, total=False):
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
     """Units of the actor's hidden layers."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -519,6 +552,17 @@ class HATRPOSettings(LearnerSettings, total=False):
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
     """Units of the actor's hidden layers."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -602,6 +646,17 @@ class PPOSettings(LearnerSettings, total=False):
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
     """Units of the actor's hidden layers."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -689,6 +744,17 @@ class SACSettings(LearnerSettings, total=False):
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
     """Units of the hidden layers of the network that acts."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -777,6 +843,207 @@ class SACSettings(LearnerSettings, total=False):
     """Environment steps at the start, including reset steps, with uniformly random actions."""
 
 
+class MATSettings(LearnerSettings, total=False):
+    """Settings of mat."""
+
+    name: Literal["mat"]
+    """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
+    lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
+    lr_end: float
+    """Final learning rates as a fraction of their initial values."""
+    gamma: float
+    """Discount factor per step."""
+    hidden_sizes: Sequence[int]
+    """Units of the actor's hidden layers."""
+    network: Literal["transformer"]
+    """Layers of the network: an encoder and a decoder over agents."""
+    network_edges: Literal["full"]
+    """Agents that attend to each other: all."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
+    rnn: Literal["none", "gru", "lstm"]
+    """Recurrent layer."""
+    sequence_length: int | None
+    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the input of the encoder, and of actors; null: of the encoder, and of actors
+    only with share_params=all.
+    """
+    critic_hidden_sizes: None
+    """Units of the critic's hidden layers: always `embedding_size`."""
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
+    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
+    """
+    critic_network: None
+    """Layers of the critic: always a transformer."""
+    epochs: int
+    """Passes over each rollout."""
+    num_minibatches: int | None
+    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
+    null: 4, or one per sequence if a rollout has fewer.
+    """
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
+    entropy_coef: float
+    """Initial weight of the entropy bonus."""
+    entropy_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
+    entropy_end: float
+    """Final weight of the entropy bonus as a fraction of the initial weight."""
+    normalize_advantage: bool
+    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
+    clip_eps: float
+    """Clip range of the policy ratio."""
+    value_coef: float
+    """Weight of the value loss."""
+    value_clip_eps: float | None
+    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
+    huber_delta: float | None
+    """Error above which the value loss is linear (Huber loss); null: squared error."""
+    normalize_value: bool
+    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
+    value_norm_decay: float
+    """Decay of the moving return statistics."""
+    state_dependent_std: bool
+    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
+    init_std: float
+    """Initial standard deviation of continuous actions, whose range has length 2."""
+    critic: Literal["joint"]
+    """Input of the critic: the observations of the whole team, which the encoder reads."""
+    gae_lambda: float
+    """Lambda of generalized advantage estimation."""
+    entropy_decay: float | None
+    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
+    schedule.
+    """
+    target_kl: float | None
+    """Estimated KL divergence from the old policy at which an update stops; null: never."""
+    common_reward: bool
+    """Give every agent the mean reward of the team."""
+    embedding_size: int
+    """Features of an agent and of an action in encoder and decoder."""
+    num_blocks: int
+    """Layers of the encoder, and of the decoder."""
+    num_heads: int
+    """Attention heads; they divide `embedding_size`."""
+    agent_order: Literal["fixed", "random"]
+    """Order in which agents decide: that of the team (fixed), or a new one for each rollout (random). Agents of a
+    role are ordered among themselves.
+    """
+
+
+class MATDecSettings(LearnerSettings, total=False):
+    """Settings of mat_dec."""
+
+    name: Literal["mat_dec"]
+    """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
+    lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
+    lr_end: float
+    """Final learning rates as a fraction of their initial values."""
+    gamma: float
+    """Discount factor per step."""
+    hidden_sizes: Sequence[int]
+    """Units of the actor's hidden layers."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
+    rnn: Literal["none", "gru", "lstm"]
+    """Recurrent layer."""
+    sequence_length: int | None
+    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the input of the encoder, and of actors; null: of the encoder, and of actors
+    only with share_params=all.
+    """
+    critic_hidden_sizes: None
+    """Units of the critic's hidden layers: always `embedding_size`."""
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
+    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
+    """
+    critic_network: None
+    """Layers of the critic: always a transformer."""
+    epochs: int
+    """Passes over each rollout."""
+    num_minibatches: int | None
+    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
+    null: 4, or one per sequence if a rollout has fewer.
+    """
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
+    entropy_coef: float
+    """Initial weight of the entropy bonus."""
+    entropy_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
+    entropy_end: float
+    """Final weight of the entropy bonus as a fraction of the initial weight."""
+    normalize_advantage: bool
+    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
+    clip_eps: float
+    """Clip range of the policy ratio."""
+    value_coef: float
+    """Weight of the value loss."""
+    value_clip_eps: float | None
+    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
+    huber_delta: float | None
+    """Error above which the value loss is linear (Huber loss); null: squared error."""
+    normalize_value: bool
+    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
+    value_norm_decay: float
+    """Decay of the moving return statistics."""
+    state_dependent_std: bool
+    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
+    init_std: float
+    """Initial standard deviation of continuous actions, whose range has length 2."""
+    critic: Literal["joint"]
+    """Input of the critic: the observations of the whole team, which the encoder reads."""
+    gae_lambda: float
+    """Lambda of generalized advantage estimation."""
+    entropy_decay: float | None
+    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
+    schedule.
+    """
+    target_kl: float | None
+    """Estimated KL divergence from the old policy at which an update stops; null: never."""
+    common_reward: bool
+    """Give every agent the mean reward of the team."""
+    embedding_size: int
+    """Features of an agent and of an action in encoder and decoder."""
+    num_blocks: int
+    """Layers of the encoder, and of the decoder."""
+    num_heads: int
+    """Attention heads; they divide `embedding_size`."""
+
+
 class POCASettings(LearnerSettings, total=False):
     """Settings of poca."""
 
@@ -792,6 +1059,17 @@ class POCASettings(LearnerSettings, total=False):
     """Discount factor per step of the environment's reward."""
     hidden_sizes: Sequence[int]
     """Units of the actor's hidden layers."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden). The attention has its own in any case.
@@ -885,6 +1163,17 @@ class PQNSettings(LearnerSettings, total=False):
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
     """Units of the hidden layers of the network that acts."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -1888,6 +2177,8 @@ AlgoName = Literal[
     "mappo/original",
     "mappo/original_tag",
     "masac",
+    "mat",
+    "mat_dec",
     "matd3",
     "poca",
     "ppo",
@@ -2022,6 +2313,8 @@ AlgoSettings = (
     | HATRPOSettings
     | PPOSettings
     | SACSettings
+    | MATSettings
+    | MATDecSettings
     | POCASettings
     | PQNSettings
     | RandomSettings
@@ -2175,7 +2468,7 @@ class TrainSettings(TypedDict, total=False):
     """Attention heads; they divide the units of the last hidden layer."""
     network_rounds: int | None
     """Layers of attention, or rounds of messages per timestep; null: 1, or 2 of tarmac."""
-    network_edges: Literal["full", "radius", "given"]
+    network_edges: Literal["full", "radius", "given"] | Literal["full"]
     """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
@@ -2202,7 +2495,7 @@ class TrainSettings(TypedDict, total=False):
     """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
     normalize_obs: bool
     """Normalize observations by their running mean and standard deviation."""
-    critic_hidden_sizes: Sequence[int] | None
+    critic_hidden_sizes: Sequence[int] | None | None
     """Units of the critic's hidden layers; null: `hidden_sizes`."""
     critic_agent_id: bool | None
     """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
@@ -2243,7 +2536,9 @@ class TrainSettings(TypedDict, total=False):
     init_std: float
     """Initial standard deviation of continuous actions, whose range has length 2."""
     critic: (
-        Literal["own", "joint", "state", "joint_state", "global"] | Literal["joint", "state", "joint_state", "global"]
+        Literal["own", "joint", "state", "joint_state", "global"]
+        | Literal["joint", "state", "joint_state", "global"]
+        | Literal["joint"]
     )
     """Input of the critic: the agent's own observation, the joint observation of the team, the environment's state,
     joint observation and state, or the observations of all teams (global).
@@ -2290,6 +2585,14 @@ class TrainSettings(TypedDict, total=False):
     """Weight of the baseline loss relative to the value loss."""
     embedding_size: int
     """Size of an agent's embedding in the critic's attention; a multiple of its 4 heads."""
+    num_blocks: int
+    """Layers of the encoder, and of the decoder."""
+    num_heads: int
+    """Attention heads; they divide `embedding_size`."""
+    agent_order: Literal["fixed", "random"]
+    """Order in which agents decide: that of the team (fixed), or a new one for each rollout (random). Agents of a
+    role are ordered among themselves.
+    """
     critic_last_action: bool
     """The critic reads the previous actions of all agents of the team."""
     obs_last_action: bool

@@ -334,8 +334,8 @@ def _subjects(algorithms: dict[str, Algorithm], form: Format, team: str | None) 
                 subjects.append(subject)
                 if policy.communicates:
                     print_message(
-                        f"team {name}: centralized execution: its agents exchange messages, so that the export acts "
-                        "for the whole team at once"
+                        f"team {name}: centralized execution: its agents act by what others observe, so that the "
+                        "export acts for the whole team at once"
                     )
             except UserError as error:
                 skipped[name] = str(error)

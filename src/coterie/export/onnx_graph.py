@@ -65,7 +65,7 @@ class TeamGraph(nn.Module):
         policy, timestep = self.policy, self._timestep(given, tensors[0])
         names, noise = {own.name: its.name for own, its in self.subject.roles}, self._noise(given["noise"])
         net = _OnceOnly(policy.net)
-        policy = _with_network(policy, net)
+        policy = _with_network(policy, net) if self.subject.has_outputs else policy
         found: dict[tuple[str, str, str], Tensor | None] = {}
         for mode in ("greedy", "sample"):
             actions, hidden_state, _ = policy.act(timestep, given["hidden"], noise, mode)
@@ -75,8 +75,9 @@ class TeamGraph(nn.Module):
                 found[mode, "continuous", own] = None if continuous is None else continuous.clamp(-1, 1)
             for key, value in hidden_state.items():
                 found[mode, "hidden", key] = found["any", "hidden", key] = value
-        by_role = {k: x for b in policy.blocks for k, x in b.split_by_role(net.result[0][b.name]).items()}
-        found |= {("none", "outputs", own): by_role[its] for own, its in names.items()}
+        if self.subject.has_outputs:
+            by_role = {k: x for b in policy.blocks for k, x in b.split_by_role(net.result[0][b.name]).items()}
+            found |= {("none", "outputs", own): by_role[its] for own, its in names.items()}
         # An output that is an input, or another output, would have no name of its own.
         return tuple(cast(Tensor, found[spec.mode, spec.kind, spec.key]).clone() for spec in self.outputs)
 

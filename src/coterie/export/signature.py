@@ -91,7 +91,8 @@ def outputs(subject: Subject) -> list[Output]:
 
 def _outputs(subject: Subject) -> Iterator[Output]:
     for role in subject.team.roles:
-        yield Output(tensor_name("outputs", role.name), "outputs", role.name, "none")
+        if subject.has_outputs:
+            yield Output(tensor_name("outputs", role.name), "outputs", role.name, "none")
         for mode in ("greedy", "sample"):
             if role.action.choices:
                 yield Output(tensor_name(mode, "discrete", role.name), "discrete", role.name, mode)

@@ -14,6 +14,7 @@ from coterie.core.observations import Entry
 from coterie.core.specs import NativeSensor, RoleSpec, TeamSpec
 from coterie.envs.external.spaces import accepts_booleans, space_entry
 from coterie.nets.team import Block
+from coterie.policies.autoregressive import AutoregressivePolicy
 from coterie.policies.base import Mode, Policy, RandomPolicy
 from coterie.policies.deterministic import DeterministicPolicy
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
@@ -22,7 +23,7 @@ from coterie.policies.remapped import RemappedPolicy
 from coterie.policies.squashed import SquashedPolicy
 from coterie.policies.stochastic import StochasticPolicy
 
-NetworkPolicy = StochasticPolicy | EpsilonGreedyPolicy | DeterministicPolicy | SquashedPolicy
+NetworkPolicy = StochasticPolicy | EpsilonGreedyPolicy | DeterministicPolicy | SquashedPolicy | AutoregressivePolicy
 
 HEADS: dict[type[Policy], str] = {
     StochasticPolicy: "stochastic",
@@ -30,6 +31,7 @@ HEADS: dict[type[Policy], str] = {
     EpsilonGreedyPolicy: "epsilon_greedy",
     DeterministicPolicy: "deterministic",
     SquashedPolicy: "squashed",
+    AutoregressivePolicy: "autoregressive",
 }
 """Name of the head of each policy, which makes actions of the outputs of its network."""
 
@@ -52,6 +54,11 @@ class Subject:
     def head(self) -> str:
         """Name of the policy's head."""
         return HEADS[type(self.policy)]
+
+    @property
+    def has_outputs(self) -> bool:
+        """True if actions are made of the outputs of one pass of a network; false if agents decide one by one."""
+        return not isinstance(self.policy, AutoregressivePolicy)
 
     @property
     def roles(self) -> tuple[tuple[RoleSpec, RoleSpec], ...]:

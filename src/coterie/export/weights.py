@@ -25,6 +25,11 @@ Entry = dict[str, Any]
 
 def require_own_layers(subject: Subject) -> None:
     """Raises UserError if a network has other layers than hidden ones of Coterie, which have no description."""
+    if not subject.has_outputs:
+        raise UserError(
+            f"team '{subject.team.name}' cannot be exported to this format: its agents decide one after another, which "
+            "only a graph can hold. Use --format onnx."
+        )
     networks = subject.policy.net.networks.values()
     if not all(isinstance(network, BlockNetwork) and isinstance(network.network.body, MLP) for network in networks):
         raise UserError(
@@ -94,7 +99,8 @@ class NetworkDescription:
             role.name: torch.full((role.n, *(role.observation_space.shape or ())), torch.inf, device=policy.device)
             for role in policy.team.roles
         }
-        largest = normalizer(infinite)[block.roles[0].name]
+        everyone = torch.ones(policy.team.n, dtype=torch.bool, device=policy.device)
+        largest = normalizer(infinite, everyone)[block.roles[0].name]
         assert isinstance(largest, Tensor)
         return largest.max().item()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from coterie.core.specs import TeamSpec
+from coterie.core.specs import ActionSpec, TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState
 from coterie.functional.policy_gradient import log_prob_and_entropy
@@ -16,7 +16,43 @@ from coterie.nets.joint_actions import action_size
 from coterie.nets.team import Block, TeamNetwork, join_blocks, team_blocks
 
 
-class StochasticActor(nn.Module):
+class ActionParameters(nn.Module):
+    """Base of networks whose outputs are parameters of stochastic actions; standard deviations may be parameters.
+
+    Args:
+        state_dependent_std: The standard deviation is an output of the network instead of a parameter.
+        init_std: Initial standard deviation.
+    """
+
+    def __init__(self, *, state_dependent_std: bool, init_std: float):
+        super().__init__()
+        self._state_dependent_std, self._init_std = state_dependent_std, init_std
+        self._init_log_std = torch.tensor(init_std).log().item()
+
+    def num_outputs(self, spec: ActionSpec) -> int:
+        """Returns the number of outputs of the network per agent."""
+        return spec.mask_size + spec.continuous * (2 if self._state_dependent_std else 1)
+
+    def create_std(self, blocks: tuple[Block, ...], *, per_agent: bool) -> None:
+        """Creates the parameters of standard deviations, one set per block or per agent."""
+        self.log_std = ParametersByName()
+        for block in blocks:
+            if block.action_spec.continuous and not self._state_dependent_std:
+                shape = (block.n if per_agent else 1, block.action_spec.continuous)
+                self.log_std[block.name] = nn.Parameter(torch.full(shape, self._init_log_std))
+
+    def params(self, block: Block, output: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Parameters of a block's distribution [.., n, sum A + C], and log standard deviation [.., n, C] or [n, C]."""
+        spec = block.action_spec
+        if not spec.continuous:
+            return output, None
+        if not self._state_dependent_std:
+            return output, self.log_std[block.name].clamp(-5, 2)
+        params, log_std = output.split([spec.mask_size + spec.continuous, spec.continuous], -1)
+        return params, (log_std + self._init_log_std).clamp(-5, 2)
+
+
+class StochasticActor(ActionParameters):
     """Logits of choices, means of Gaussian numbers, and their standard deviations.
 
     Args:
@@ -36,19 +72,13 @@ class StochasticActor(nn.Module):
         state_dependent_std: bool,
         init_std: float,
     ):
-        super().__init__()
-        self._state_dependent_std, self._init_std = state_dependent_std, init_std
+        super().__init__(state_dependent_std=state_dependent_std, init_std=init_std)
         self.blocks = team_blocks(team, config.share_params)
         specs = {block.name: block.action_spec for block in self.blocks}
-        outputs = {name: s.mask_size + s.continuous * (2 if state_dependent_std else 1) for name, s in specs.items()}
+        outputs = {name: self.num_outputs(spec) for name, spec in specs.items()}
         extra_sizes = {name: action_size(spec) for name, spec in specs.items()} if config.obs_last_action else None
         self.net = TeamNetwork(team, outputs, config, generator, head_gain=0.01, extra_sizes=extra_sizes)
-        self._init_log_std = torch.tensor(init_std).log().item()
-        self.log_std = ParametersByName()
-        for block in self.blocks:
-            if block.action_spec.continuous and not state_dependent_std:
-                shape = (block.n if config.share_params == "none" else 1, block.action_spec.continuous)
-                self.log_std[block.name] = nn.Parameter(torch.full(shape, self._init_log_std))
+        self.create_std(self.blocks, per_agent=config.share_params == "none")
 
     def for_team(self, team: TeamSpec, generator: torch.Generator) -> StochasticActor:
         """Returns another actor of this architecture for a team."""
@@ -59,16 +89,6 @@ class StochasticActor(nn.Module):
             state_dependent_std=self._state_dependent_std,
             init_std=self._init_std,
         )
-
-    def params(self, block: Block, output: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Parameters of a block's distribution [.., n, sum A + C], and log standard deviation [.., n, C] or [n, C]."""
-        spec = block.action_spec
-        if not spec.continuous:
-            return output, None
-        if not self._state_dependent_std:
-            return output, self.log_std[block.name].clamp(-5, 2)
-        params, log_std = output.split([spec.mask_size + spec.continuous, spec.continuous], -1)
-        return params, (log_std + self._init_log_std).clamp(-5, 2)
 
     def forward(
         self, obs: dict[str, Tree], first: Tensor | None, hidden_state: HiddenState

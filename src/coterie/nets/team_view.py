@@ -23,11 +23,13 @@ class TeamView:
         edges: [.., N, N] bool, True where the first agent hears the second; None: all hear each other.
         present: By block [.., n, E] bool, True where an entity other than the agent itself is seen; blocks without an
             entry see all.
+        place: [.., N] int64, the place of each agent in the order in which agents decide; None: the team's order.
     """
 
     alive: Tensor
     edges: Tensor | None
     present: dict[str, Tensor]
+    place: Tensor | None = None
 
 
 def view_of(obs: dict[str, Tree]) -> TeamView:

@@ -61,7 +61,7 @@ def serve_policy(
     for policy in player.policies:
         if policy.info.get("centralized"):
             print_message(
-                f"team {policy.info['team']}: its agents exchange messages, so that each request needs the "
+                f"team {policy.info['team']}: its agents act by what others observe, so that each request needs the "
                 "observations of all of them"
             )
     if token is None and host not in LOOPBACK:

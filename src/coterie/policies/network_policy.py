@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, register_pytree
-from coterie.core.types import Action, HiddenState
+from coterie.core.types import Action, HiddenState, Rollout
 from coterie.nets.config import NetworkConfig
 from coterie.nets.team import ObservationNormalizer, TeamNetwork
 from coterie.nets.view_reader import EntityNormalizer, ViewReader
@@ -64,6 +64,8 @@ class NetworkPolicy(InspectablePolicy):
     """Names of hidden states that do not belong to `net`."""
     cloning_options: ClassVar[tuple[str, ...]] = ("margin", "fit_std")
     """Fields of `CloningOptions` that `cloning_loss` reads."""
+    hidden_layers: ClassVar[bool] = True
+    """True if the networks have hidden layers that settings describe."""
     network_key: ClassVar[str] = "module"
     """Name of the networks in `state_dict`."""
 
@@ -86,6 +88,10 @@ class NetworkPolicy(InspectablePolicy):
 
     def initial_hidden_state(self, num_envs: int) -> HiddenState:
         return self.net.initial_hidden_state(num_envs, self.device)
+
+    def obs_of_rollout(self, rollout: Rollout) -> dict[str, Tree]:
+        """Returns the observations of a rollout [T + 1, B, n, ..] as the networks read them."""
+        return self.obs_normalizer.of_rollout(rollout)
 
     def network_state(self, hidden_state: HiddenState) -> HiddenState:
         """Returns the part of the policy's hidden state that belongs to its network."""

@@ -102,20 +102,27 @@ class StochasticPolicy(NetworkPolicy):
         outputs = self._demonstration_outputs(batch)
         losses, matches = {}, {}
         for block in self.blocks:
-            spec, mask = block.action_spec, block.join_masks(batch.action_mask)
             params, log_std = self.actor.params(block, outputs[block.name])
-            if log_std is not None and not options.fit_std:
-                log_std = log_std.detach()
-            demonstrated = block.join_actions(batch.action)
-            log_prob, _ = log_prob_and_entropy(
-                spec, params, demonstrated, log_std=log_std, mask=mask, kernels=switch.on
-            )
-            losses[block.name] = -log_prob
-            with torch.no_grad():
-                greedy, _ = sample_action(spec, params, log_std=log_std, mask=mask, noise=None, kernels=switch.on)
-                matches[block.name] = actions_match(greedy, demonstrated)
+            losses[block.name], matches[block.name] = imitation_loss(block, params, log_std, batch, options)
         return join_blocks(losses, self.blocks, -1), join_blocks(matches, self.blocks, -1)
 
     def unroll(self, obs: dict[str, Tree], first: Tensor, hidden_state: HiddenState) -> HiddenState:
         """Returns the network's hidden state after sequences of normalized observations [L, M, n, D]."""
         return self.net(obs, first, hidden_state)[1]
+
+
+def imitation_loss(
+    block: Block, params: Tensor, log_std: Tensor | None, batch: DemonstrationBatch, options: CloningOptions
+) -> tuple[Tensor, Tensor]:
+    """Returns -log pi of the demonstrated actions of a block's agents, and True where they are the greedy ones, [.., n]
+    each. Parameters of the distribution are as in `ActionParameters.params`.
+    """
+    spec, mask = block.action_spec, block.join_masks(batch.action_mask)
+    if log_std is not None and not options.fit_std:
+        log_std = log_std.detach()
+    demonstrated = block.join_actions(batch.action)
+    log_prob, _ = log_prob_and_entropy(spec, params, demonstrated, log_std=log_std, mask=mask, kernels=switch.on)
+    with torch.no_grad():
+        greedy, _ = sample_action(spec, params, log_std=log_std, mask=mask, noise=None, kernels=switch.on)
+        matches = actions_match(greedy, demonstrated)
+    return -log_prob, matches

@@ -145,8 +145,8 @@ class Player:
             if policy.info.get("centralized") and "alive" not in policy.inputs and not alive.all():
                 missing = next(agent for agent in policy.agents if agent not in arrays)
                 raise PolicyError(
-                    f"obs: {missing} is missing, and agents of its team exchange messages. Pass the observations of "
-                    f"all at once ({', '.join(policy.agents)})"
+                    f"obs: {missing} is missing, and agents of its team act by what others observe. Pass the "
+                    f"observations of all at once ({', '.join(policy.agents)})"
                 )
             mode = policy.info["mode"] if self._mode == "auto" else self._mode
             noise = policy.draw_noise(self._rng if mode == "sample" else None, 1)
