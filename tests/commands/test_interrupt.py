@@ -78,8 +78,6 @@ def make(when="reset", number=15):
     ("number", "when", "is_new"),
     [
         (signal.SIGINT, "make", True),
-        (signal.SIGHUP, "make", True),
-        (signal.SIGINT, "reset", True),
         (signal.SIGTERM, "reset", True),
         (signal.SIGHUP, "reset", False),
     ],
