@@ -39,11 +39,11 @@ HERE = Path(__file__).resolve().parent
 RUNS = HERE / "runs" / "defaults"
 SEQUENTIAL = ("happo", "haa2c", "hatrpo")
 DISCRETE = (
-    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "poca", "mat", "mat_dec", "coma"),
+    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "poca", "mat", "mat_dec", "sable", "coma"),
     *("qmix", "vdn", "iql", "qplex", "maddpg", "masac"),
 )
 CONTINUOUS = (
-    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "poca", "mat", "mat_dec"),
+    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "poca", "mat", "mat_dec", "sable"),
     *("maddpg", "matd3", "masac"),
 )
 EVALUATIONS = 4

@@ -130,7 +130,8 @@ def capabilities() -> str:
     for row in algorithm_rows():
         actions = ["discrete", "multi_discrete", "continuous", "hybrid"]
         marks = [kind in row["actions"] for kind in actions]
-        marks += [row[name] for name in ("masks", "rnn", "images", "roles", "multi_agent", "dying_agents")]
+        marks += [row["masks"], row["rnn"] or row["memory"]]
+        marks += [row[name] for name in ("images", "roles", "multi_agent", "dying_agents")]
         execution = "centralized" if row["centralized_execution"] else "decentralized"
         learning = ("off-policy" if row["off_policy"] else "on-policy") if row["learns"] else ""
         marked = ["yes" if mark else "" for mark in marks]

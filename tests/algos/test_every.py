@@ -115,7 +115,7 @@ WITH_CRITIC = [name for name in LEARNERS if "critic_agent_id" in registry.algori
 def test_a_critic_reads_the_agents_id_as_configured_or_the_setting_is_refused(name, critic):
     env = env_of(Everything("continuous" if supports_actions(name, "continuous") else "discrete"), 4)
     given = {"critic": critic} if "critic" in registry.algorithm(name).Config.model_fields else {}
-    if name in ("mat", "mat_dec") and critic == "own":
+    if name in ("mat", "mat_dec", "sable", "ff_sable") and critic == "own":
         with pytest.raises(UserError, match=r"algo\.critic=own: expected joint"):
             preset_learner(name, env, "none", **given)
         return

@@ -73,8 +73,8 @@ INVALID = [
     ("train algo=random algo.lr=1e-3", "algo.lr: not a setting of algorithm 'random' but of coma, ddpg, ddqn and"),
     ("train algo=mappo algo.mixer=vdn", "algo.mixer: not a setting of algorithm 'mappo' but of ddqn, iql, pqn and 6"),
     (
-        "train algo=mappo algo.embedding_size=8",
-        "algo.embedding_size: not a setting of algorithm 'mappo' but of poca. Choose",
+        "train algo=mappo algo.baseline_coef=2",
+        "algo.baseline_coef: not a setting of algorithm 'mappo' but of poca. Choose",
     ),
     (f"train {TAG} teams.agent.algo=random teams.agent.algo.lr=1", "not a setting of algorithm 'random' but of coma"),
     (f"train {TAG} teams.advresary.algo=random", "has no team 'advresary'. Did you mean 'adversary'"),
@@ -449,7 +449,8 @@ def test_lists_contain_algorithms_environments_and_settings(capsys: pytest.Captu
     assert main(["list", "algos", "--json"]) == 0
     algos = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     clipped = {"ppo", "ippo", "mappo", "ia2c", "maa2c", "happo", "haa2c"}
-    on_policy = (clipped, {"hatrpo"}, {"coma"}, {"poca"}, {"mat"}, {"mat_dec"}, {"pqn", "pqn_vdn", "pqn_qmix"})
+    sable, pqn = {"sable", "ff_sable"}, {"pqn", "pqn_vdn", "pqn_qmix"}
+    on_policy = (clipped, {"hatrpo"}, {"coma"}, {"poca"}, {"mat"}, {"mat_dec"}, sable, pqn)
     values = {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix"}
     off_policy = (values, {"ddpg", "maddpg", "td3", "matd3"}, {"sac", "masac"}, {"random", "frozen", "scripted"})
     assert set(algos) == set().union(*on_policy, *off_policy)

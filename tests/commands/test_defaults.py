@@ -11,8 +11,23 @@ import pytest
 from coterie.algos import registry
 from places import ROOT
 
-ALGORITHMS = ("mappo", "ippo", "maa2c", "ia2c", "poca", "coma", "qmix", "vdn", "iql", "qplex", "maddpg", "masac")
-CONTINUOUS = ("mappo", "ippo", "maa2c", "ia2c", "poca", "maddpg", "matd3", "masac")
+JOINT = ("mat", "mat_dec", "sable")
+ALGORITHMS = (
+    "mappo",
+    "ippo",
+    "maa2c",
+    "ia2c",
+    "poca",
+    *JOINT,
+    "coma",
+    "qmix",
+    "vdn",
+    "iql",
+    "qplex",
+    "maddpg",
+    "masac",
+)
+CONTINUOUS = ("mappo", "ippo", "maa2c", "ia2c", "poca", *JOINT, "maddpg", "matd3", "masac")
 
 
 @pytest.fixture

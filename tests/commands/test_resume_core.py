@@ -31,6 +31,7 @@ CASES = {
         "algo.critic_hidden_sizes=[8]",
     ),
     "mat, random orders": (SPREAD, "algo=mat", "algo.agent_order=random", "algo.embedding_size=8"),
+    "sable": (SPREAD, "algo=sable", "algo.embedding_size=8"),
     "poca, lstm": ("env=coop/baton", "algo=poca", "algo.rnn=lstm", "algo.rnn_size=4", "algo.embedding_size=8"),
     "qmix, recurrent, whole episodes": (
         SPREAD,

@@ -24,7 +24,7 @@ def supported(name, kind, rnn):
     return supports_rnn(name, rnn) and supports_actions(name, kind) and supports_actions(name, "discrete")
 
 
-GRAPH_ONLY = {"mat"}
+GRAPH_ONLY = {"mat", "sable", "ff_sable"}
 """Algorithms whose agents decide one after another, which has no description in layers."""
 CASES = [
     (name, kind, rnn)

@@ -78,11 +78,11 @@ def test_onnx_exports_of_all_inputs_act_alike(settings, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["multi_discrete", "hybrid"])
-def test_onnx_exports_of_agents_that_decide_one_after_another_act_alike(kind, tmp_path):
+@pytest.mark.parametrize(("name", "kind"), [("mat", "multi_discrete"), ("mat", "hybrid"), ("ff_sable", "hybrid")])
+def test_onnx_exports_of_agents_that_decide_one_after_another_act_alike(name, kind, tmp_path):
     """With deaths. A choice may differ where two scores are equal but for rounding, and with it those after it."""
     env = env_of(Everything(kind, dead=0.0), 200)
-    policy = preset_learner("mat", env, "none").policy
+    policy = preset_learner(name, env, "none").policy
     scramble(policy, env)
     copy = exported(policy, tmp_path, "onnx")
     timestep, noises = env.reset(3), policy.draw_noise(STEPS, 200, torch.Generator().manual_seed(1))
@@ -106,6 +106,12 @@ def test_onnx_exports_of_agents_that_decide_one_after_another_act_alike(kind, tm
         dead += (~timestep.alive).sum().item()
         timestep = env.step(action)[1]
     assert dead
+
+
+def test_a_memory_of_the_whole_team_is_not_exported():
+    policy = preset_learner("sable", env_of(Everything(dead=0.0), 2), "none").policy
+    with pytest.raises(UserError, match="its memory is that of the whole team, and exports hold one vector per agent"):
+        subject_of(policy.team, policy, "sample")
 
 
 def test_agents_that_decide_one_after_another_have_no_export_in_layers():

@@ -22,7 +22,7 @@ UPDATE = {
     "ippo": METRICS, "mappo": METRICS, "ia2c": METRICS, "maa2c": METRICS, "ppo": METRICS, "poca": METRICS,
     **dict.fromkeys(("happo", "haa2c"), SEQUENTIAL),
     "hatrpo": SEQUENTIAL,
-    "mat": METRICS, "mat_dec": METRICS,
+    "mat": METRICS, "mat_dec": METRICS, "sable": METRICS, "ff_sable": METRICS,
     **dict.fromkeys(("pqn", "pqn_vdn", "pqn_qmix"), METRICS | {"algos/clipped_learner:acted_candidates": 1}),
     "coma": METRICS | {"algos/coma:update": 1},
     "ddqn": REPLAY, "iql": REPLAY, "vdn": REPLAY, "qmix": REPLAY, "qplex": REPLAY, "wqmix": REPLAY,
@@ -30,7 +30,20 @@ UPDATE = {
     "sac": REPLAY, "masac": REPLAY,
 }  # fmt: skip
 """Reads by the host per update, however many epochs, minibatches and gradient steps it has."""
-FEEDFORWARD = {"ppo", "ippo", "mappo", "ia2c", "maa2c", "happo", "haa2c", "hatrpo", "poca", "mat", "mat_dec"}
+FEEDFORWARD = {
+    "ppo",
+    "ippo",
+    "mappo",
+    "ia2c",
+    "maa2c",
+    "happo",
+    "haa2c",
+    "hatrpo",
+    "poca",
+    "mat",
+    "mat_dec",
+    "ff_sable",
+}
 """One more read, the number of timesteps that minibatches are drawn from."""
 
 CASES = [

@@ -25,6 +25,8 @@ FAMILIES_AND_NETWORKS = [
     ("hatrpo", "none"),
     ("mat", "none"),
     ("mat_dec", "none"),
+    ("sable", "none"),
+    ("ff_sable", "none"),
     ("qmix", "none"),
     ("pqn_qmix", "none"),
     ("masac", "none"),

@@ -65,6 +65,8 @@ class Capabilities:
     """Supports action masks."""
     rnn: bool = True
     """Supports recurrent networks."""
+    memory: bool = False
+    """Can remember earlier timesteps by a network of its own, without the setting `rnn`."""
     dying_agents: bool = True
     """Supports agents that die before their episode ends."""
     roles: bool = True

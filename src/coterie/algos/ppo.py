@@ -333,6 +333,10 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         value, _ = self.critic(batch.obs, batch.state, batch.critic_first, hidden_state.get("critic", {}))
         return log_prob, entropy, value
 
+    def _critic_first(self, rollout: Rollout) -> Tensor:
+        """Returns where the critic's hidden state is reset, [T + 1, B, N] bool, or [T + 1, B, 1] for the whole team."""
+        return critic_first(rollout, self._centralized)
+
     def targets(
         self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None, *, as_sequences: bool
     ) -> Targets:
@@ -341,7 +345,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         if self.others.roles:  # the critic reads other teams
             obs = obs | self.others.obs(rollout.others)
         state = self._state(rollout.state)
-        first = critic_first(rollout, self._centralized) if self._recurrent else None
+        first = self._critic_first(rollout) if self._recurrent else None
         if first is None:
             old_value, critic_states, hidden_state = self.critic(obs, state, None, {})[0], {}, {}
         else:

@@ -25,6 +25,8 @@ ALGOS: dict[str, str] = {
     "poca": "coterie.algos.poca:POCA",
     "mat": "coterie.algos.mat:MAT",
     "mat_dec": "coterie.algos.mat:MATDec",
+    "sable": "coterie.algos.sable:Sable",
+    "ff_sable": "coterie.algos.sable:Sable",
     "coma": "coterie.algos.coma:COMA",
     "ddqn": "coterie.algos.qlearning:QLearning",
     "iql": "coterie.algos.qlearning:QLearning",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,12 +12,28 @@ from torch import Tensor
 from coterie.algos.on_policy import own_parts, random_parts
 from coterie.core.errors import UserError
 from coterie.core.tree import Tree, tree_map
-from coterie.core.types import HiddenState, Rollout, Timestep
-from coterie.policies.stochastic import StochasticPolicy
+from coterie.core.types import Action, HiddenState, Rollout, Timestep
 from coterie.ranks.ranks import ONE, Ranks
 
 _OF_TIMESTEP = frozenset(field.name for field in fields(Timestep))
 """Fields of a rollout that have T + 1 timesteps."""
+
+
+class UnrolledPolicy(Protocol):
+    """A policy whose hidden states can be recomputed."""
+
+    def unroll(
+        self, obs: dict[str, Tree], first: Tensor, hidden_state: HiddenState, action: dict[str, Action]
+    ) -> HiddenState:
+        """Returns the hidden state after sequences.
+
+        Args:
+            obs: By role [L, M, n, ..] as networks read them.
+            first: [L, M, N] bool.
+            hidden_state: Before the first timestep, by name [M, ..].
+            action: Actions that were taken, by role [L, M, n, ..], for policies that remember them.
+        """
+        ...
 
 
 def sequence_length(length: int | None, rollout_length: int) -> int:
@@ -125,7 +141,7 @@ def select_envs(rollout: Rollout, indices: Tensor, ranks: Ranks = ONE) -> Rollou
     return replace(selected, acted=torch.zeros_like(selected.acted)) if ranks.stands_in else selected
 
 
-def actor_states(policy: StochasticPolicy, obs: dict[str, Tree], rollout: Rollout, length: int) -> HiddenState:
+def actor_states(policy: UnrolledPolicy, obs: dict[str, Tree], rollout: Rollout, length: int) -> HiddenState:
     """Returns the actor's hidden state before each sequence [S, N, H], recomputed with its present weights.
 
     Args:
@@ -139,8 +155,8 @@ def actor_states(policy: StochasticPolicy, obs: dict[str, Tree], rollout: Rollou
         before.append(hidden_state)
         if start + length < rollout.rollout_length:
             time = slice(start, start + length)
-            part = tree_map(lambda x, time=time: x[time], obs)
-            hidden_state = policy.unroll(part, rollout.first[time], hidden_state)
+            part, action = tree_map(lambda x, time=time: x[time], (obs, rollout.action))
+            hidden_state = policy.unroll(part, rollout.first[time], hidden_state, action)
     return tree_map(lambda *x: torch.cat(x), *before)
 
 

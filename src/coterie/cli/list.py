@@ -178,7 +178,7 @@ def _print_brief(rows: list[dict[str, Any]]) -> None:
     """Prints a table of algorithms with what decides between them."""
     from coterie.runs.tables import print_definition, print_table
 
-    columns = ["algorithm", "actions", "rnn", "images", "death", "central execution", "policy", "paper"]
+    columns = ["algorithm", "actions", "memory", "images", "death", "central execution", "policy", "paper"]
     print_table(columns, [_brief_cells(row) for row in rows if "missing" not in row])
     print_line("What an algorithm does, and its presets: coterie list algos NAME, or --wide.")
     print_line("Networks, and which of them exchange messages: coterie list networks.")
@@ -193,7 +193,7 @@ def _brief_cells(row: dict[str, Any]) -> list[Any]:
     """Returns the cells of an algorithm in the table of `_print_brief`."""
     actions = "all" if set(_KINDS) <= set(row["actions"]) else ", ".join(k for k in _KINDS if k in row["actions"])
     policy = ("off" if row["off_policy"] else "on") if row["learns"] else ""
-    marks = [row["rnn"], row["images"], row["dying_agents"], row["centralized_execution"]]
+    marks = [row["rnn"] or row["memory"], row["images"], row["dying_agents"], row["centralized_execution"]]
     actions, paper = actions.replace("discrete, multi_discrete", "discrete"), row["paper"].replace(" et al.", "")
     return [row["name"], actions, *marks, policy, paper]
 

@@ -23,7 +23,7 @@ FACTS = {
     "external_env": "in an environment of Coterie",
     "q_values": "without Q-learning",
     "gaussian_actions": "without Gaussian actions",
-    "hidden_layers": "in a policy whose network is a transformer",
+    "hidden_layers": "in a policy whose network is a transformer or retention",
 }
 """Facts of a team, its policy or an environment that conditions may name, each with words for its absence."""
 

@@ -430,6 +430,107 @@ class QLearningSettings(LearnerSettings, total=False):
     """
 
 
+class SableSettings(LearnerSettings, total=False):
+    """Settings of ff_sable, sable."""
+
+    name: Literal["ff_sable", "sable"]
+    """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
+    lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
+    lr_end: float
+    """Final learning rates as a fraction of their initial values."""
+    gamma: float
+    """Discount factor per step."""
+    hidden_sizes: Sequence[int]
+    """Units of the actor's hidden layers."""
+    network: Literal["retention"]
+    """Layers of the network: retention over agents and timesteps."""
+    network_edges: Literal["full"]
+    """Agents that read each other: all."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
+    rnn: Literal["none"]
+    """Recurrent layer: none, as retention has a memory of its own."""
+    sequence_length: int | None
+    """Timesteps per training sequence; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the input of the encoder, and of actors; null: of the encoder, and of actors
+    only with share_params=all.
+    """
+    critic_hidden_sizes: None
+    """Units of the critic's hidden layers: always `embedding_size`."""
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
+    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
+    """
+    critic_network: None
+    """Layers of the critic: those of the policy's encoder."""
+    epochs: int
+    """Passes over each rollout."""
+    num_minibatches: int | None
+    """Minibatches per pass, each of which is a gradient step. null: 2, or one per sequence if a rollout has fewer."""
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
+    entropy_coef: float
+    """Initial weight of the entropy bonus."""
+    entropy_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
+    entropy_end: float
+    """Final weight of the entropy bonus as a fraction of the initial weight."""
+    normalize_advantage: bool
+    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
+    clip_eps: float
+    """Clip range of the policy ratio."""
+    value_coef: float
+    """Weight of the value loss."""
+    value_clip_eps: float | None
+    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
+    huber_delta: float | None
+    """Error above which the value loss is linear (Huber loss); null: squared error."""
+    normalize_value: bool
+    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
+    value_norm_decay: float
+    """Decay of the moving return statistics."""
+    state_dependent_std: bool
+    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
+    init_std: float
+    """Initial standard deviation of continuous actions, whose range has length 2."""
+    critic: Literal["joint"]
+    """Input of the critic: the observations of the whole team, which the encoder reads."""
+    gae_lambda: float
+    """Lambda of generalized advantage estimation."""
+    entropy_decay: float | None
+    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
+    schedule.
+    """
+    target_kl: float | None
+    """Estimated KL divergence from the old policy at which an update stops; null: never."""
+    common_reward: bool
+    """Give every agent the mean reward of the team."""
+    embedding_size: int
+    """Features of an agent and of an action in encoder and decoder."""
+    num_blocks: int
+    """Layers of the encoder, and of the decoder."""
+    num_heads: int
+    """Heads of each retention, with decays of their own; they divide `embedding_size`."""
+    agent_order: Literal["fixed", "random"]
+    """Order in which agents decide: that of the team (fixed), or a new one for each rollout (random). Agents of a
+    role are ordered among themselves.
+    """
+    memory: bool
+    """Keep what the team observed and did over the timesteps of an episode; false: retention over agents only."""
+    decay_scale: float
+    """Factor of the decays of the memory per timestep, which are between 1 - 1/32 and 1 - 1/512."""
+
+
 class FrozenSettings(TypedDict, total=False):
     """Settings of frozen."""
 
@@ -2162,6 +2263,7 @@ AlgoName = Literal[
     "coma/original",
     "ddpg",
     "ddqn",
+    "ff_sable",
     "frozen",
     "haa2c",
     "happo",
@@ -2188,6 +2290,7 @@ AlgoName = Literal[
     "qmix",
     "qplex",
     "random",
+    "sable",
     "sac",
     "scripted",
     "td3",
@@ -2308,6 +2411,7 @@ AlgoSettings = (
     COMASettings
     | DDPGSettings
     | QLearningSettings
+    | SableSettings
     | FrozenSettings
     | HAPPOSettings
     | HATRPOSettings
@@ -2481,7 +2585,7 @@ class TrainSettings(TypedDict, total=False):
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
     """
-    rnn: Literal["none", "gru", "lstm"]
+    rnn: Literal["none", "gru", "lstm"] | Literal["none"]
     """Recurrent layer."""
     rnn_size: int
     """Units of the recurrent layer."""
@@ -2593,6 +2697,10 @@ class TrainSettings(TypedDict, total=False):
     """Order in which agents decide: that of the team (fixed), or a new one for each rollout (random). Agents of a
     role are ordered among themselves.
     """
+    memory: bool
+    """Keep what the team observed and did over the timesteps of an episode; false: retention over agents only."""
+    decay_scale: float
+    """Factor of the decays of the memory per timestep, which are between 1 - 1/32 and 1 - 1/512."""
     critic_last_action: bool
     """The critic reads the previous actions of all agents of the team."""
     obs_last_action: bool

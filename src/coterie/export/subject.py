@@ -87,6 +87,11 @@ def subject_of(team: TeamSpec, policy: Policy, mode: Mode) -> Subject:
             "networks. Use coterie.load in Python instead."
         )
     assert isinstance(policy, NetworkPolicy)
+    if any(x.shape[1:2] != (policy.team.n,) or x.ndim != 3 for x in policy.initial_hidden_state(1).values()):
+        raise UserError(
+            f"team '{team.name}' cannot be exported: its memory is that of the whole team, and exports hold one vector "
+            "per agent. Train with algo.memory=false, or use coterie.load in Python instead."
+        )
     return Subject(team, policy, mode)
 
 

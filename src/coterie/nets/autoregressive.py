@@ -88,7 +88,7 @@ class ActionTokens(nn.Module):
 
     def of_block(self, block: Block, action: Action) -> Tensor:
         """Returns the tokens [.., D] of actions of a block's agents."""
-        vector = encode_actions(block.action_spec, action)
+        vector = encode_actions(block.action_spec, action).to(self.start.dtype)
         return self.layers[block.name](vector.flatten(0, -2)).unflatten(0, vector.shape[:-1])
 
     def before(self, tokens: Tensor, alive: Tensor | None) -> Tensor:
@@ -182,6 +182,12 @@ class AutoregressiveActor(ActionParameters):
             first: [L, M, N] bool, for networks with memory.
             hidden_state: Before the first timestep, by name [M, N, ..]; {} without memory.
         """
+
+    def unroll(
+        self, obs: dict[str, Tree], action: dict[str, Action], first: Tensor, hidden_state: HiddenState
+    ) -> HiddenState:
+        """Returns the hidden state after sequences, for networks with memory; arguments as in `features`."""
+        return {}
 
     def evaluate(
         self,

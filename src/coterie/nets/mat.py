@@ -166,10 +166,35 @@ def by_sample(x: Tensor, lead: torch.Size) -> Tensor:
     return x.transpose(0, 1).unflatten(0, lead)
 
 
+class AgentEmbedding(nn.Module):
+    """LN(gelu(W o_i)): observations by role [.., n, ..] to tokens [.., N, D] by agent.
+
+    Each block has a layer of its own, so that observations may have different sizes.
+
+    Args:
+        blocks: Blocks of the team.
+        config: Inputs; its layers are not used.
+        size: Features D of a token.
+        generator: Source of the initial weights.
+    """
+
+    def __init__(self, blocks: tuple[Block, ...], config: NetworkConfig, size: int, generator: torch.Generator):
+        super().__init__()
+        self.blocks = blocks
+        inputs = {block.name: BlockInputs(block, config, generator, extra_size=0) for block in blocks}
+        self.inputs = ModulesByName(inputs)
+        self.layers = ModulesByName({name: Hidden(part.features, size, generator) for name, part in inputs.items()})
+
+    def forward(self, obs: dict[str, Tree]) -> Tensor:
+        parts = []
+        for block in self.blocks:
+            x = self.inputs[block.name](block.join_obs(obs), None, None)
+            parts.append(self.layers[block.name](x.flatten(0, -2)).unflatten(0, x.shape[:-1]))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
+
+
 class AgentEncoder(nn.Module):
     """Encoder over agents: observations by role [.., n, ..] to tokens [.., N, D] by agent.
-
-    Each block has an embedding of its own, so that observations may have different sizes.
 
     Args:
         team: The team.
@@ -182,20 +207,12 @@ class AgentEncoder(nn.Module):
         super().__init__()
         self.blocks: tuple[Block, ...] = team_blocks(team, config.share_params)
         self._agents_can_die = team.agents_can_die
-        inputs = {block.name: BlockInputs(block, config, generator, extra_size=0) for block in self.blocks}
-        self.inputs = ModulesByName(inputs)
-        self.embeddings = ModulesByName(
-            {name: Hidden(part.features, sizes.features, generator) for name, part in inputs.items()}
-        )
+        self.embedding = AgentEmbedding(self.blocks, config, sizes.features, generator)
         self.attention = nn.ModuleList(Attention(sizes, generator) for _ in range(sizes.blocks))
         self.feed_forward = nn.ModuleList(FeedForward(sizes.features, generator) for _ in range(sizes.blocks))
 
     def forward(self, obs: dict[str, Tree]) -> Tensor:
-        view, parts = view_of(obs), []
-        for block in self.blocks:
-            x = by_agent(self.inputs[block.name](block.join_obs(obs), None, None))
-            parts.append(apply(self.embeddings[block.name], x))
-        x = parts[0] if len(parts) == 1 else torch.cat(parts)
+        view, x = view_of(obs), by_agent(self.embedding(obs))
         visible = None
         if self._agents_can_die:
             alive = by_agent(view.alive.unsqueeze(-1)).squeeze(-1)

@@ -169,6 +169,12 @@ class AutoregressivePolicy(NetworkPolicy):
         obs, place = self.obs_normalizer.of_rollout(rollout), rollout.extras.get(PLACE)
         return with_places(obs, None if place is None else torch.cat([place, place[-1:]]))
 
+    def unroll(
+        self, obs: dict[str, Tree], first: Tensor, hidden_state: HiddenState, action: dict[str, Action]
+    ) -> HiddenState:
+        """Returns the network's hidden state after sequences of observations [L, M, n, ..] as it reads them."""
+        return self.actor.unroll(obs, action, first, hidden_state)
+
     def cloning_loss(self, batch: DemonstrationBatch, options: CloningOptions) -> tuple[Tensor, Tensor]:
         obs = self.obs_normalizer(batch.obs, batch.valid)
         first, hidden_state = None, self.initial_hidden_state(batch.valid.shape[1])

@@ -106,8 +106,12 @@ class StochasticPolicy(NetworkPolicy):
             losses[block.name], matches[block.name] = imitation_loss(block, params, log_std, batch, options)
         return join_blocks(losses, self.blocks, -1), join_blocks(matches, self.blocks, -1)
 
-    def unroll(self, obs: dict[str, Tree], first: Tensor, hidden_state: HiddenState) -> HiddenState:
-        """Returns the network's hidden state after sequences of normalized observations [L, M, n, D]."""
+    def unroll(
+        self, obs: dict[str, Tree], first: Tensor, hidden_state: HiddenState, action: dict[str, Action]
+    ) -> HiddenState:
+        """Returns the network's hidden state after sequences of normalized observations [L, M, n, D]; it does not read
+        actions.
+        """
         return self.net(obs, first, hidden_state)[1]
 
 
