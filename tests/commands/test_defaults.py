@@ -11,23 +11,9 @@ import pytest
 from coterie.algos import registry
 from places import ROOT
 
-JOINT = ("mat", "mat_dec", "sable")
-ALGORITHMS = (
-    "mappo",
-    "ippo",
-    "maa2c",
-    "ia2c",
-    "poca",
-    *JOINT,
-    "coma",
-    "qmix",
-    "vdn",
-    "iql",
-    "qplex",
-    "maddpg",
-    "masac",
-)
-CONTINUOUS = ("mappo", "ippo", "maa2c", "ia2c", "poca", *JOINT, "maddpg", "matd3", "masac")
+POLICY_GRADIENTS = ("mappo", "ippo", "maa2c", "ia2c", "happo", "haa2c", "hatrpo", "poca", "mat", "mat_dec", "sable")
+ALGORITHMS = (*POLICY_GRADIENTS, "coma", "qmix", "vdn", "iql", "qplex", "maddpg", "masac")
+CONTINUOUS = (*POLICY_GRADIENTS, "maddpg", "matd3", "masac")
 
 
 @pytest.fixture
