@@ -450,7 +450,8 @@ def test_lists_contain_algorithms_environments_and_settings(capsys: pytest.Captu
     algos = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     clipped = {"ppo", "ippo", "mappo", "ia2c", "maa2c", "happo", "haa2c"}
     on_policy = (clipped, {"hatrpo"}, {"coma"}, {"poca"}, {"mat"}, {"mat_dec"}, {"pqn", "pqn_vdn", "pqn_qmix"})
-    values = {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix"}
+    on_policy += ({"vdac"}, {"seac"}, {"pac"})
+    values = {"ddqn", "iql", "vdn", "qmix", "qplex", "qfix", "wqmix"}
     off_policy = (values, {"ddpg", "maddpg", "td3", "matd3"}, {"sac", "masac"}, {"random", "frozen", "scripted"})
     assert set(algos) == set().union(*on_policy, *off_policy)
     assert {name for name, row in algos.items() if row["learns"] and not row["off_policy"]} == set().union(*on_policy)

@@ -23,14 +23,31 @@ UPDATE = {
     **dict.fromkeys(("happo", "haa2c"), SEQUENTIAL),
     "hatrpo": SEQUENTIAL,
     "mat": METRICS, "mat_dec": METRICS,
+    "vdac": METRICS, "seac": METRICS, "pac": METRICS,
     **dict.fromkeys(("pqn", "pqn_vdn", "pqn_qmix"), METRICS | {"algos/clipped_learner:acted_candidates": 1}),
     "coma": METRICS | {"algos/coma:update": 1},
     "ddqn": REPLAY, "iql": REPLAY, "vdn": REPLAY, "qmix": REPLAY, "qplex": REPLAY, "wqmix": REPLAY,
+    "qfix": REPLAY,
     "ddpg": DDPG, "maddpg": DDPG, "td3": DDPG, "matd3": DDPG,
     "sac": REPLAY, "masac": REPLAY,
 }  # fmt: skip
 """Reads by the host per update, however many epochs, minibatches and gradient steps it has."""
-FEEDFORWARD = {"ppo", "ippo", "mappo", "ia2c", "maa2c", "happo", "haa2c", "hatrpo", "poca", "mat", "mat_dec"}
+FEEDFORWARD = {
+    "ppo",
+    "ippo",
+    "mappo",
+    "ia2c",
+    "maa2c",
+    "vdac",
+    "seac",
+    "pac",
+    "happo",
+    "haa2c",
+    "hatrpo",
+    "poca",
+    "mat",
+    "mat_dec",
+}
 """One more read, the number of timesteps that minibatches are drawn from."""
 
 CASES = [
