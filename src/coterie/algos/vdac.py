@@ -33,7 +33,7 @@ from coterie.nets.team import CentralEncoder
 from coterie.nets.team_view import VIEW, TeamView, view_of
 
 
-class VDACConfig(MixerConfig, PPOConfig):
+class VDACConfig(PPOConfig, MixerConfig):
     """Settings of VDAC."""
 
     critic: Literal["own"] = "own"
@@ -47,6 +47,11 @@ class VDACConfig(MixerConfig, PPOConfig):
     @property
     def centralized(self) -> bool:
         return True
+
+    @property
+    def needs_state(self) -> bool:
+        """True if the mixer reads an environment state where there is one."""
+        return self.reads_central and self.mixer_input != "joint"
 
 
 class MixedCritic(DecentralizedCritic):

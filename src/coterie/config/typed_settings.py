@@ -1478,7 +1478,7 @@ class VDACSettings(LearnerSettings, total=False):
     gamma: float
     """Discount factor per step."""
     hidden_sizes: Sequence[int]
-    """Units of the hidden layers of the network that acts."""
+    """Units of the actor's hidden layers."""
     network: str | Code | None
     """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
     `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
@@ -1503,7 +1503,21 @@ class VDACSettings(LearnerSettings, total=False):
     (all), or none.
     """
     obs_agent_id: bool | None
-    """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
+    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
+    mixer: Literal["vdn", "qmix"] | str | Code
+    """Mixer of the agents' values: vdn (VDAC-sum), qmix (VDAC-mix), or your own class of a torch module
+    package.module:Class, called as Class(agents, state_size, embed_dim=).
+    """
+    mixer_input: Literal["auto", "state", "joint"]
+    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
+    state if there is one.
+    """
+    mixing_embed_dim: int
+    """Width of the mixing layer."""
+    hypernet_embed_dim: int
+    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
+    hypernet_layers: Literal[1, 2]
+    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
     critic_hidden_sizes: Sequence[int] | None
     """Units of the critic's hidden layers; null: `hidden_sizes`."""
     critic_agent_id: bool | None
@@ -1558,20 +1572,6 @@ class VDACSettings(LearnerSettings, total=False):
     """Estimated KL divergence from the old policy at which an update stops; null: never."""
     common_reward: bool
     """Give every agent the mean reward of the team."""
-    mixer: Literal["vdn", "qmix"] | str | Code
-    """Mixer of the agents' values: vdn (VDAC-sum), qmix (VDAC-mix), or your own class of a torch module
-    package.module:Class, called as Class(agents, state_size, embed_dim=).
-    """
-    mixer_input: Literal["auto", "state", "joint"]
-    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
-    state if there is one.
-    """
-    mixing_embed_dim: int
-    """Width of the mixing layer."""
-    hypernet_embed_dim: int
-    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
-    hypernet_layers: Literal[1, 2]
-    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
 
 
 class ParticleSettings(TypedDict, total=False):
