@@ -95,7 +95,7 @@ def test_targets_bootstrap_from_the_hoped_value_of_the_action_taken(n):
     """Rewards of 1, values 10 of choice 0 and 20 of choice 1, and their mean at the last timestep."""
     world = Probe(observe_ones, lambda x, age, d, c: torch.ones(len(x), 2), n=2, length=100)
     algorithm, collector = pac_learner(
-        world, 4, n_step=n, gamma=0.5, normalize_value=False, rollout_length=5, value_time_left=False
+        world, 4, return_steps=n, gamma=0.5, normalize_value=False, rollout_length=5, value_time_left=False
     )
     values = torch.tensor([10.0, 20.0])
     algorithm.responses.best = lambda critic, obs, state, mask, alive: values.expand(*alive.shape, 2)

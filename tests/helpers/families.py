@@ -94,7 +94,7 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "mat_dec": (mat_dec_learner, ppo_targets, RAW, "gae_lambda"),
     "vdac": (vdac_learner, ppo_targets, RAW, "gae_lambda"),
     "seac": (seac_learner, seac_targets, RAW, "gae_lambda"),
-    "pac": (pac_learner, ppo_targets, RAW | {"n_step": None}, "gae_lambda"),
+    "pac": (pac_learner, ppo_targets, RAW | {"return_steps": None}, "gae_lambda"),
     "poca": (poca_learner, poca_targets, RAW, "td_lambda"),
     "coma": (coma_learner, coma_targets, {}, "td_lambda"),
     "iql": (q_learner_of_world, q_targets, GRU, "td_lambda"),

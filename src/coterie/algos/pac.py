@@ -51,9 +51,9 @@ class PACConfig(PPOConfig):
     critic: Literal["joint", "state", "joint_state"] = "joint"
     """Input of the critics: the joint observation of the team, the environment's state, or both."""
     share_params: ShareParams = "none"
-    n_step: int | None = Field(10, ge=1, le=10_000)
+    return_steps: int | None = Field(10, ge=1, le=10_000)
     """Rewards per target before it bootstraps; null: lambda-returns, see `gae_lambda`."""
-    gae_lambda: Annotated[float, Needs("n_step=null")] = Field(0.95, ge=0, le=1)
+    gae_lambda: Annotated[float, Needs("return_steps=null")] = Field(0.95, ge=0, le=1)
     """Lambda of the targets of both critics."""
     tau: Annotated[float, Needs("target_update_interval=null")] = Field(0.01, gt=0, le=1)
     """Fraction of the soft update of the target critic."""
@@ -201,10 +201,10 @@ class PAC(PPO):
         ends = {"terminated": terminated, "boundary": boundary, "gamma": config.gamma}
         reward = agent_rewards(rollout, self._membership, team.has_group_reward, self._common_reward)
         following = (best * weight).sum(-1)[1:]
-        if config.n_step is None:
+        if config.return_steps is None:
             target = lambda_return(reward, following, **ends, td_lambda=config.gae_lambda)
         else:
-            target = n_step_return(reward, following, **ends, n=config.n_step)
+            target = n_step_return(reward, following, **ends, n=config.return_steps)
         now, present = tree_map(lambda x: x[:-1], (obs, state)), (mask[:-1], alive[:-1])
         hoped = self.responses.best(self.joint_critic, *now, *present) * std + mean
         advantage = (hoped * taken).sum(-1) - value[:-1, ..., 0]

@@ -1143,7 +1143,7 @@ class PACSettings(LearnerSettings, total=False):
     """Estimated KL divergence from the old policy at which an update stops; null: never."""
     common_reward: bool
     """Give every agent the mean reward of the team."""
-    n_step: int | None
+    return_steps: int | None
     """Rewards per target before it bootstraps; null: lambda-returns, see `gae_lambda`."""
     tau: float
     """Fraction of the soft update of the target critic."""
@@ -2908,7 +2908,7 @@ class TrainSettings(TypedDict, total=False):
     """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
     sharing_coef: float
     """Weight lambda of the loss on each other agent's experience relative to the agent's own; 0: IA2C."""
-    n_step: int | None | int
+    return_steps: int | None
     """Rewards per target before it bootstraps; null: lambda-returns, see `gae_lambda`."""
     tau: float
     """Fraction of the soft update of the target critic."""
@@ -3017,6 +3017,8 @@ class TrainSettings(TypedDict, total=False):
     """Weight of those joint actions."""
     double_q: bool
     """Select the next action by the online network and evaluate it by the target network."""
+    n_step: int
+    """Rewards per target before it bootstraps."""
     share_critic: bool | None
     """Use one network for a centralized critic, with an output per agent, or a single one if `common_reward` is
     set. False: a network per agent; null: true unless `share_params` is none.
