@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import Field
@@ -190,12 +190,13 @@ class PAC(PPO):
         G_t = r_t + .. + gamma^n max_{u_-i} Q'_i(s_{t+n}, u_{i,t+n}, u_-i)
         A_t = max_{u_-i} Q_i(s_t, u_{i,t}, u_-i) - V_i(s_t)
         """
-        config, team = self.config, self.team
+        config: Any = self.config
+        team, target_critic = self.team, cast(CounterfactualCritic, self.target.module)
         obs, alive = self.policy.obs_normalizer.of_rollout(rollout), present_agents(rollout)
         state, mask = self._state(rollout.state), self._joint_mask(rollout)
         taken = pad_by_agent(self.responses.joint.encode(rollout.action))  # [T, B, N, A]
         mean, std = self.value_scale()
-        best = self.responses.best(self.target.module, obs, state, mask, alive) * std + mean
+        best = self.responses.best(target_critic, obs, state, mask, alive) * std + mean
         weight = torch.cat([taken, self._last_probs(rollout, obs).unsqueeze(0)])  # the last actions are not known
         terminated, boundary = bootstrap_masks(rollout, True, team.agents_can_die)
         ends = {"terminated": terminated, "boundary": boundary, "gamma": config.gamma}
@@ -205,8 +206,8 @@ class PAC(PPO):
             target = lambda_return(reward, following, **ends, td_lambda=config.gae_lambda)
         else:
             target = n_step_return(reward, following, **ends, n=config.return_steps)
-        now, present = tree_map(lambda x: x[:-1], (obs, state)), (mask[:-1], alive[:-1])
-        hoped = self.responses.best(self.joint_critic, *now, *present) * std + mean
+        now = tree_map(lambda x: x[:-1], (obs, state, mask, alive))
+        hoped = self.responses.best(self.joint_critic, now[0], now[1], now[2], now[3]) * std + mean
         advantage = (hoped * taken).sum(-1) - value[:-1, ..., 0]
         return advantage.unsqueeze(-1), target.unsqueeze(-1)
 
