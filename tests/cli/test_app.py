@@ -71,7 +71,7 @@ INVALID = [
     ("train env.local_ration=0.5", "Did you mean 'env.local_ratio'"),
     ("train seed.x=5", "seed.x: no such setting. Did you mean 'seed'"),
     ("train algo=random algo.lr=1e-3", "algo.lr: not a setting of algorithm 'random' but of coma, ddpg, ddqn and"),
-    ("train algo=mappo algo.mixer=vdn", "algo.mixer: not a setting of algorithm 'mappo' but of ddqn, iql, pqn and 6"),
+    ("train algo=mappo algo.mixer=vdn", "algo.mixer: not a setting of algorithm 'mappo' but of ddqn, iql, pqn and 8"),
     (
         "train algo=mappo algo.embedding_size=8",
         "algo.embedding_size: not a setting of algorithm 'mappo' but of poca. Choose",
