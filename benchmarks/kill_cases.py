@@ -93,16 +93,32 @@ def _algorithms() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     sable = ("sable", "ff_sable")
     pqn = ("pqn", "pqn_vdn", "pqn_qmix")
-    clipped = ("ppo", "ippo", "mappo", "ia2c", "maa2c", "happo", "haa2c", "hatrpo", "poca", "mat", "mat_dec", *sable)
+    sequential = ("happo", "haa2c", "hatrpo")
+    clipped = (
+        "ppo",
+        "ippo",
+        "mappo",
+        "ia2c",
+        "maa2c",
+        *sequential,
+        "vdac",
+        "seac",
+        "pac",
+        "poca",
+        "mat",
+        "mat_dec",
+        *sable,
+    )
     on_policy = {**dict.fromkeys((*clipped, *pqn), EPOCHS), "coma": ()}
-    off_policy = ("ddqn", "iql", "vdn", "qmix", "qplex", "wqmix", "ddpg", "maddpg", "td3", "matd3", "sac", "masac")
-    q_learning = {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix", *pqn}
+    values = ("ddqn", "iql", "vdn", "qmix", "qplex", "qfix", "wqmix")
+    off_policy = (*values, "ddpg", "maddpg", "td3", "matd3", "sac", "masac")
+    q_learning = {*values, *pqn}
     for algo, own in (on_policy | dict.fromkeys(off_policy, REPLAY)).items():
         settings = (f"algo={algo}", *NET, *own)
         found[algo] = (*SPREAD, *settings, *(PLAIN_Q if algo in q_learning else PLAIN))
         if algo not in ("mat", "sable", "ff_sable"):
             found[f"{algo}, GRU"] = (*SPREAD, *settings, *GRU)
-        if algo not in {"coma", *q_learning}:
+        if algo not in {"coma", "pac", *q_learning}:
             found[f"{algo}, continuous"] = (*CONTINUOUS, *settings, *PLAIN)
     return found
 

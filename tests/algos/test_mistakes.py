@@ -61,6 +61,7 @@ def test_flags_rewards_and_observations_only_change_the_targets_of_their_own_env
         shared = name in {
             "vdn",
             "pqn_vdn",
+            "vdac",
             "poca",
             "coma",
             "happo",
@@ -91,12 +92,16 @@ PRESETS = (
     "mappo",
     "happo",
     "hatrpo",
+    "vdac",
+    "seac",
+    "pac",
     "poca",
     "coma",
     "iql",
     "vdn",
     "qmix",
     "qplex",
+    "qfix",
     "wqmix",
     "pqn",
     "pqn_vdn",
@@ -320,7 +325,7 @@ def test_the_hidden_state_is_reset_at_the_first_timestep_of_an_agent_and_only_th
         assert all(torch.equal(extras[key], other_extras[key]) for key in extras) or not first
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in {"coma", "mat", "mat_dec"}])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in {"coma", "pac", "mat", "mat_dec"}])
 def test_hidden_states_of_critics_are_reset_between_episodes(name, monkeypatch):
     """Episodes of three steps and a final timestep. Observations of the first one change its own targets and no later
     ones. The control resets one timestep late: in the flag of the collector, and in the resets that centralized critics

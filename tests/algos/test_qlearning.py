@@ -23,7 +23,7 @@ from learners import collect_rollout
 from learners import q_learner as learner
 
 CPU = torch.device("cpu")
-MIXERS = ("none", "vdn", "qmix", "qplex")
+MIXERS = ("none", "vdn", "qmix", "qplex", "qfix_sum")
 CENTRAL = {"mixer": "qmix", "weighting": "central"}
 
 
@@ -167,7 +167,7 @@ def test_weighted_qmix_finds_the_optimum_that_qmix_misses():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mixer", "payoff"), [("qmix", 8), ("qplex", 8), ("vdn", 7), ("none", 7)])
+@pytest.mark.parametrize(("mixer", "payoff"), [("qmix", 8), ("qplex", 8), ("qfix_sum", 8), ("vdn", 7), ("none", 7)])
 def test_mixers_reach_their_known_payoffs_in_the_two_step_game(mixer, payoff):
     env = make("matrix/two_step", {}, 64, 0, device=CPU, with_state=True)
     uniform = {

@@ -12,7 +12,7 @@ MISTYPED = [
     ("eval.evry=5", "Did you mean 'eval.every'"),
     ("env.local_ration=0.5", "Did you mean 'env.local_ratio'"),
     ("algo=qmix algo.n_stepz=5", "Did you mean 'algo.n_step'"),
-    ("algo=mappo algo.mixer=vdn", "not a setting of algorithm 'mappo' but of ddqn, iql, pqn and 6 others"),
+    ("algo=mappo algo.mixer=vdn", "not a setting of algorithm 'mappo' but of ddqn, iql, pqn and 8 others"),
     ("use_rnn=true", "Set algo.rnn=gru, lstm or none."),
     ("env=particle/simple_tag teams.agent.algo=qmix teams.agent.algo.batch_siz=5", "'teams.agent.algo.batch_size'"),
     ("algo=mapo", "Did you mean 'mappo'"),

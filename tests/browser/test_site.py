@@ -82,7 +82,9 @@ def test_the_first_hit_of_the_search_is_the_page_that_answers(
     assert found == page
 
 
-@pytest.mark.parametrize("name", ["ppo", "happo", "poca", "mat", "sable", "coma", "qlearning", "pqn", "ddpg", "sac"])
+@pytest.mark.parametrize(
+    "name", ["ppo", "happo", "poca", "mat", "sable", "coma", "qlearning", "pqn", "vdac", "seac", "pac", "ddpg", "sac"]
+)
 def test_equations_are_typeset(browser: webdriver.Chrome, site: str, name: str) -> None:
     browser.get(f"{site}/algorithms/{name}.html")
     rows = browser.execute_script(

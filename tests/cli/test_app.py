@@ -71,7 +71,7 @@ INVALID = [
     ("train env.local_ration=0.5", "Did you mean 'env.local_ratio'"),
     ("train seed.x=5", "seed.x: no such setting. Did you mean 'seed'"),
     ("train algo=random algo.lr=1e-3", "algo.lr: not a setting of algorithm 'random' but of coma, ddpg, ddqn and"),
-    ("train algo=mappo algo.mixer=vdn", "algo.mixer: not a setting of algorithm 'mappo' but of ddqn, iql, pqn and 6"),
+    ("train algo=mappo algo.mixer=vdn", "algo.mixer: not a setting of algorithm 'mappo' but of ddqn, iql, pqn and 8"),
     (
         "train algo=mappo algo.baseline_coef=2",
         "algo.baseline_coef: not a setting of algorithm 'mappo' but of poca. Choose",
@@ -450,8 +450,8 @@ def test_lists_contain_algorithms_environments_and_settings(capsys: pytest.Captu
     algos = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     clipped = {"ppo", "ippo", "mappo", "ia2c", "maa2c", "happo", "haa2c"}
     sable, pqn = {"sable", "ff_sable"}, {"pqn", "pqn_vdn", "pqn_qmix"}
-    on_policy = (clipped, {"hatrpo"}, {"coma"}, {"poca"}, {"mat"}, {"mat_dec"}, sable, pqn)
-    values = {"ddqn", "iql", "vdn", "qmix", "qplex", "wqmix"}
+    on_policy = (clipped, {"hatrpo"}, {"coma"}, {"poca"}, {"mat"}, {"mat_dec"}, sable, pqn, {"vdac"}, {"seac"}, {"pac"})
+    values = {"ddqn", "iql", "vdn", "qmix", "qplex", "qfix", "wqmix"}
     off_policy = (values, {"ddpg", "maddpg", "td3", "matd3"}, {"sac", "masac"}, {"random", "frozen", "scripted"})
     assert set(algos) == set().union(*on_policy, *off_policy)
     assert {name for name, row in algos.items() if row["learns"] and not row["off_policy"]} == set().union(*on_policy)

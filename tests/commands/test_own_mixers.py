@@ -109,7 +109,10 @@ def test_runs_of_others_are_not_imported_without_trust(capsys: pytest.CaptureFix
         ("mixer=mixerlab:WithAxis", "algo.mixer=mixerlab:WithAxis returned shape [2, 3, 1] for values of shape"),
         ("mixer=mixerlab:gone", "algo.mixer=mixerlab:gone: module 'mixerlab' has no 'gone'"),
         ("mixer=mixerlab:MODULE", "module 'mixerlab' has no 'MODULE'"),
-        ("mixer=qmixx", "algo.mixer=qmixx: expected none, vdn, qmix or qplex or your own package.module:Class"),
+        (
+            "mixer=qmixx",
+            "algo.mixer=qmixx: expected none, vdn, qmix, qplex, qfix_sum, qfix_mono or qfix_lin or your own",
+        ),
         ("algo.hypernet_layers=1 mixer=mixerlab:Weighted", "algo.hypernet_layers=1: has no effect with algo.mixer="),
     ],
 )

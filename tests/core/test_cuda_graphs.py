@@ -12,8 +12,8 @@ from coterie.core.errors import UserError
 from fakecuda import fake_cuda
 
 CPU = torch.device("cpu")
-ABLE = "ppo, ippo, mappo, ia2c, maa2c, poca, coma, ddqn, iql, vdn, qmix, qplex, wqmix, ddpg, maddpg, td3, matd3, sac"
-ABLE += ", masac, mappo/original"
+ABLE = "ppo, ippo, mappo, ia2c, maa2c, vdac, poca, coma, ddqn, iql, vdn, qmix, qplex, wqmix, qfix, ddpg, maddpg, td3"
+ABLE += ", matd3, sac, masac, mappo/original"
 
 
 @pytest.fixture(autouse=True)

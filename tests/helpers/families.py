@@ -18,12 +18,15 @@ from learners import (
     hatrpo_learner,
     mat_dec_learner,
     mat_learner,
+    pac_learner,
     poca_learner,
     ppo_learner,
     pqn_learner,
     q_learner,
     sac_learner,
+    seac_learner,
     targets_of,
+    vdac_learner,
 )
 
 CLIMBING = torch.tensor([[11.0, -30, 0], [-30, 7, 0], [0, 6, 5]])
@@ -32,6 +35,10 @@ CLIMBING = torch.tensor([[11.0, -30, 0], [-30, 7, 0], [0, 6, 5]])
 
 def ppo_targets(algorithm, rollout):
     return targets_of(algorithm, rollout).batch.target[..., 0]
+
+
+def seac_targets(algorithm, rollout):
+    return targets_of(algorithm, algorithm.shared(rollout)).batch.target[:, : rollout.num_envs, :, 0]
 
 
 def poca_targets(algorithm, rollout):
@@ -85,6 +92,9 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "hatrpo": (hatrpo_learner, ppo_targets, RAW, "gae_lambda"),
     "mat": (mat_learner, ppo_targets, RAW, "gae_lambda"),
     "mat_dec": (mat_dec_learner, ppo_targets, RAW, "gae_lambda"),
+    "vdac": (vdac_learner, ppo_targets, RAW, "gae_lambda"),
+    "seac": (seac_learner, seac_targets, RAW, "gae_lambda"),
+    "pac": (pac_learner, ppo_targets, RAW | {"return_steps": None}, "gae_lambda"),
     "poca": (poca_learner, poca_targets, RAW, "td_lambda"),
     "coma": (coma_learner, coma_targets, {}, "td_lambda"),
     "iql": (q_learner_of_world, q_targets, GRU, "td_lambda"),
@@ -97,7 +107,7 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "masac": (sac_learner, sac_targets, GRU | {"critic": "joint"}, ""),
 }
 """Per family: constructor, function that computes targets, settings, and the setting of lambda."""
-PER_AGENT = ("ppo", "iql", "pqn", "ddpg", "sac")
+PER_AGENT = ("ppo", "seac", "iql", "pqn", "ddpg", "sac")
 WITH_LAMBDA = [name for name, family in FAMILIES.items() if family[3]]
 WITH_N_STEP = [name for name in FAMILIES if name in {"iql", "vdn", "ddpg", "maddpg", "sac", "masac"}]
 
@@ -120,8 +130,11 @@ def set_values(name, algorithm, values):
         value = of(obs)
         return (value[:, :, :1] if action is None else torch.cat([value[:, :, :1], value], 2)), hidden_state
 
-    if name in {"ppo", "mappo", "happo", "hatrpo", "mat", "mat_dec"}:
+    if name in {"ppo", "mappo", "vdac", "seac", "happo", "hatrpo", "mat", "mat_dec"}:
         algorithm.critic = lambda obs, state, first, hidden_state: (of(obs), hidden_state)
+    elif name == "pac":
+        algorithm.critic = lambda obs, state, first, hidden_state: (of(obs), hidden_state)
+        algorithm.responses.best = lambda critic, obs, state, mask, alive: of(obs).expand(*alive.shape, 2)
     elif name == "poca":
         algorithm.critic = group
     elif name == "coma":

@@ -41,6 +41,7 @@ OFF_POLICY: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "QMIX without recurrence": ("qmix", "none", "discrete", SOFT),
     "QMIX with burn-in": ("qmix", "gru", "discrete", {"burn_in": 4, "sequence_start": "rollout"} | SOFT),
     "QPLEX": ("qplex", "gru", "discrete", SOFT),
+    "QFIX": ("qfix", "gru", "discrete", SOFT),
     "weighted QMIX": ("wqmix", "gru", "discrete", PRIORITIZED | {"weighting": "central"} | HARD),
     "DDPG": ("ddpg", "none", "continuous", PRIORITIZED | {"normalize_obs": "true"}),
     "DDPG, choices": ("ddpg", "gru", "discrete", HARD),

@@ -14,11 +14,14 @@ from coterie.algos.ddpg import DDPG, DDPGConfig
 from coterie.algos.happo import HAPPO, HAPPOConfig
 from coterie.algos.hatrpo import HATRPO, HATRPOConfig
 from coterie.algos.mat import MAT, MATConfig, MATDec, MATDecConfig
+from coterie.algos.pac import PAC, PACConfig
 from coterie.algos.poca import POCA, POCAConfig
 from coterie.algos.ppo import PPO, PPOConfig
 from coterie.algos.pqn import PQN, PQNConfig
 from coterie.algos.qlearning import QLearning, QLearningConfig
 from coterie.algos.sac import SAC, SACConfig
+from coterie.algos.seac import SEAC, SEACConfig
+from coterie.algos.vdac import VDAC, VDACConfig
 from coterie.core.types import Rollout
 from coterie.training.collector import Collector
 
@@ -65,6 +68,21 @@ def mat_learner(world, num_envs=16, seed=0, **settings):
 def mat_dec_learner(world, num_envs=16, seed=0, **settings):
     small = CLIPPED | {"embedding_size": 16, "hidden_sizes": (16,), "rollout_length": 12}
     return learner_of(MATDec, MATDecConfig(**small | settings), env_of(world, num_envs), seed=seed)
+
+
+def vdac_learner(world, num_envs=16, **settings):
+    small = CLIPPED | {"hidden_sizes": (16, 16), "rollout_length": 12, "rnn_size": 8, "hypernet_embed_dim": 8}
+    return learner_of(VDAC, VDACConfig(**small | settings), env_of(world, num_envs))
+
+
+def seac_learner(world, num_envs=16, **settings):
+    small = CLIPPED | {"hidden_sizes": (16, 16), "rollout_length": 12, "rnn_size": 8}
+    return learner_of(SEAC, SEACConfig(**small | settings), env_of(world, num_envs))
+
+
+def pac_learner(world, num_envs=16, **settings):
+    small = CLIPPED | {"hidden_sizes": (16, 16), "rollout_length": 12, "rnn_size": 8}
+    return learner_of(PAC, PACConfig(**small | settings), env_of(world, num_envs))
 
 
 def poca_learner(world, num_envs=16, streams=(), **settings):

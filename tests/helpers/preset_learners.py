@@ -16,7 +16,7 @@ from coterie.core.tree import tree_leaves
 from coterie.envs.worlds.world import Observation, Outcome, World
 
 LEARNERS = [name for name in registry.ALGOS if registry.algorithm(name).capabilities.learns]
-FAMILIES = ("mappo", "happo", "hatrpo", "poca", "coma", "qmix", "pqn_qmix", "matd3", "masac")
+FAMILIES = ("mappo", "vdac", "seac", "pac", "happo", "hatrpo", "poca", "coma", "qmix", "pqn_qmix", "matd3", "masac")
 """One algorithm for each class of learners. The others differ from them in their presets."""
 FAMILIES_AND_NETWORKS = [
     *((name, "gru") for name in FAMILIES),

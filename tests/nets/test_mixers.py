@@ -12,6 +12,7 @@ from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.mixers import (
     Mixer,
+    QFIXMixer,
     QMIXMixer,
     QPLEXMixer,
     TeamQNetwork,
@@ -25,6 +26,7 @@ from coterie.nets.team import CentralEncoder, TeamNetwork
 from policy_cases import CPU, draw, make_team
 
 AGENTS, CHOICES, STATE = 3, 4, 6
+QFIX = [f"qfix_{kind}{form}" for kind in ("sum", "mono", "lin") for form in ("", ", additive")]
 
 
 def mixer(kind, seed=0):
@@ -37,6 +39,10 @@ def mixer(kind, seed=0):
         return QMIXMixer(AGENTS, STATE, 8, None, g)
     if kind == "qplex":
         return QPLEXMixer(AGENTS, STATE, AGENTS * CHOICES, 8, 16, g)
+    if kind.startswith("qfix"):
+        fixee = QMIXMixer(AGENTS, STATE, 8, 16, g) if "mono" in kind else VDNMixer()
+        form = {"per_agent": "lin" in kind, "additive": "additive" in kind}
+        return QFIXMixer(fixee, AGENTS, STATE, AGENTS * CHOICES, 16, g, **form)
     return UnrestrictedMixer(AGENTS, STATE, 16, g)
 
 
@@ -73,7 +79,7 @@ def test_q_tot_is_monotonic_in_every_agents_q(kind):
         assert (q.grad > 0).any()
 
 
-@pytest.mark.parametrize("kind", ["qmix", "qmix, single layers", "qplex"])
+@pytest.mark.parametrize("kind", ["qmix", "qmix, single layers", "qplex", *QFIX[1::2]])
 def test_agents_learn_in_a_state_of_zeros(kind):
     """Normalized observations that are constant are zeros."""
     q = torch.randn(AGENTS, CHOICES, generator=torch.Generator().manual_seed(1), requires_grad=True)
@@ -96,7 +102,7 @@ def test_an_unrestricted_mixer_is_not_monotonic():
     assert (q.grad < 0).any()
 
 
-@pytest.mark.parametrize("kind", ["vdn", "qmix", "qplex"])
+@pytest.mark.parametrize("kind", ["vdn", "qmix", "qplex", *QFIX])
 def test_greedy_joint_action_consists_of_greedy_actions(kind):
     every = torch.tensor(list(itertools.product(range(CHOICES), repeat=AGENTS)))
     g = torch.Generator().manual_seed(2)
@@ -119,7 +125,7 @@ def test_an_unrestricted_mixer_violates_that():
         assert not all(agree)
 
 
-@pytest.mark.parametrize("kind", ["vdn", "qmix", "qplex"])
+@pytest.mark.parametrize("kind", ["vdn", "qmix", "qplex", *QFIX])
 def test_q_of_dead_agents_does_not_matter(kind):
     net, state = mixer(kind), torch.ones(STATE)
     actions = torch.tensor([[1, 2, 3]])
@@ -128,7 +134,7 @@ def test_q_of_dead_agents_does_not_matter(kind):
     other = q.clone()
     other[1] = 1e6
     assert torch.equal(total(net, q, actions, state, alive), total(net, other, actions, state, alive))
-    other[0] += 1
+    other[0, 1] -= 1
     assert not torch.equal(total(net, q, actions, state, alive), total(net, other, actions, state, alive))
 
 
@@ -142,6 +148,88 @@ def test_qplex_represents_what_qmix_cannot():
         flat = total(mixer("qmix"), q, actions, torch.ones(STATE))
     assert abs(one - other) > 1e-4
     assert flat[0] == flat[1]
+
+
+@pytest.mark.parametrize("kind", QFIX)
+def test_qfix_represents_a_game_that_is_not_monotonic_exactly(kind):
+    """A hidden unit of w per joint action makes it a table: w = (payoff - 8) / A, and b = 8 - f(V) or 8.
+
+    QMIX cannot: where Q_tot never decreases with an agent's Q, one action of the first agent is at least as good as
+    the other whatever the second does, but action 0 is 20 better against 0 and 12 worse against 1.
+    """
+    payoff = torch.tensor([[8.0, -12, -12], [-12, 0, 0], [-12, 0, 0]])
+    g = torch.Generator().manual_seed(0)
+    fixee = QMIXMixer(2, 1, 8, 16, g) if "mono" in kind else VDNMixer()
+    form = {"per_agent": "lin" in kind, "additive": "additive" in kind}
+    net = QFIXMixer(fixee, 2, 1, 6, 9, g, **form)
+    actions = torch.cartesian_prod(torch.arange(3), torch.arange(3))
+    joint = torch.nn.functional.one_hot(actions, 3).flatten(1).float()
+    chosen, best = torch.tensor([0.0, -1, -1])[actions], torch.zeros(9, 2)
+    state, alive = torch.ones(9, 1), torch.ones(9, 2, dtype=torch.bool)
+    with torch.no_grad():
+        top = fixee(best, best, state, joint, alive)
+        advantage = fixee(chosen, chosen, state, joint, alive) - top
+        weight = torch.where(advantage < 0, (payoff.flatten() - 8) / advantage, 1.0)
+        assert (weight > 0).all()
+        hidden = net.weigh.layers[0]
+        hidden.weight.copy_(torch.cat([torch.zeros(1, 9), joint.T]))  # relu(1 + 1 - 1) for the joint action, else 0
+        hidden.bias.fill_(-1)
+        net.weight.weight.copy_(weight.expm1().log().nan_to_num(posinf=20).unsqueeze(1).expand_as(net.weight.weight))
+        net.weight.bias.zero_()
+        net.bias.weight.zero_()
+        net.bias.bias.fill_(8 - top[0] if form["additive"] else 8)
+        torch.testing.assert_close(net(chosen, best, state, joint, alive).view(3, 3), payoff, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", QFIX)
+def test_q_tot_of_qfix_is_that_of_its_formula(kind):
+    net = mixer(kind)
+    chosen, top, state, joint, alive = batch()
+    with torch.no_grad():
+        found = net(chosen, top, state, joint, alive)
+        assert found.shape == (2, 5)
+        total, value = (net.fixee(x, x, state, joint, alive) for x in (chosen, top))
+        for place in itertools.product(range(2), range(5)):
+            s, u = state[place], joint[place]
+            weight = positive(affine(net.weight, affine(net.weigh.layers[0], torch.cat([s, u])).clamp(min=0)))
+            bias = affine(net.bias, affine(net.value.layers[0], s).clamp(min=0))[0]
+            advantage = (chosen - top)[place] if "lin" in kind else (total - value)[place]
+            expected = (weight * advantage).sum() + bias + (value[place] if "additive" in kind else 0)
+            torch.testing.assert_close(found[place], expected)
+    assert net.reads_joint_action
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", QFIX[::2])
+def test_qfix_fits_that_game_once_agents_prefer_its_optimum(kind):
+    """By gradient steps on all joint actions. Where agents prefer other actions, 32 is the least squared error."""
+    payoff = torch.tensor([8.0, -12, -12, -12, 0, 0, -12, 0, 0])
+    sizes = {"agents": 2, "state_size": 1, "joint_size": 6, "embed_dim": 8, "hidden": 16}
+    net = build_mixer(kind, **sizes, generator=torch.Generator().manual_seed(0))
+    actions = torch.cartesian_prod(torch.arange(3), torch.arange(3))
+    joint = torch.nn.functional.one_hot(actions, 3).flatten(1).float()
+    q = torch.nn.Parameter(torch.tensor([[1.0, 0.1, 0], [1.0, 0, 0.1]]))
+    optimizer = torch.optim.Adam([q, *net.parameters()], lr=2e-2)
+    error = payoff
+    for _ in range(400):
+        chosen, best = q.gather(1, actions.T).T, q.amax(1).expand(9, 2)
+        total = net(chosen, best, torch.ones(9, 1), joint, torch.ones(9, 2, dtype=torch.bool))
+        error = total - payoff
+        optimizer.zero_grad()
+        error.square().sum().backward()
+        optimizer.step()
+    assert error.square().sum() < 0.01
+
+
+@pytest.mark.parametrize("kind", QFIX)
+def test_in_the_additive_form_agents_learn_from_the_fixed_mixer_alone(kind):
+    net, (chosen, top, state, joint, alive) = mixer(kind), batch()
+    with torch.no_grad():
+        net.weight.bias.fill_(2.0)
+    chosen.requires_grad_()
+    (of_qfix,) = torch.autograd.grad(net(chosen, top, state, joint, alive).sum(), chosen)
+    (of_fixee,) = torch.autograd.grad(net.fixee(chosen, top, state, joint, alive).sum(), chosen)
+    assert torch.allclose(of_qfix, of_fixee) == ("additive" in kind)
 
 
 def batch(seed=4):
@@ -254,7 +342,10 @@ def test_vdn_sums_the_agents_q():
     assert not mixer("vdn").reads_joint_action
 
 
-@pytest.mark.parametrize(("kind", "cls"), [("vdn", VDNMixer), ("qmix", QMIXMixer), ("qplex", QPLEXMixer)])
+@pytest.mark.parametrize(
+    ("kind", "cls"),
+    [("vdn", VDNMixer), ("qmix", QMIXMixer), ("qplex", QPLEXMixer), *((kind, QFIXMixer) for kind in QFIX[::2])],
+)
 def test_mixers_are_chosen_by_name(kind, cls):
     sizes = {"agents": AGENTS, "state_size": STATE, "joint_size": AGENTS * CHOICES, "embed_dim": 8, "hidden": 16}
     net = build_mixer("".join(list(kind)), **sizes, generator=torch.Generator().manual_seed(0))

@@ -273,8 +273,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         config = context.with_derived(config)
         self.config, team, device = config, context.team, context.device
         self._centralized = config.centralized
-        state_name = central_state_name(team, config.critic) if config.needs_state else None
-        self._state = CentralState(config, team, state_name, device)
+        self._state = CentralState(config, team, self.state_name(config, team), device)
         weights, signals = generator(context.seed, "weights"), context.reward_streams
         super().__init__(config, context, signals, weights)
         self.critic = self._build_critic(max(1, len(signals)), weights).to(device)
@@ -286,6 +285,10 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         )
         self._create_optimizer(config, *self.others.networks, *self._state.networks)
         self._updates = 0
+
+    def state_name(self, config: Any, team: TeamSpec) -> str | None:
+        """Returns the name of the environment's state that the critic reads; None for none."""
+        return central_state_name(team, config.critic) if config.needs_state else None
 
     def _build_critic(self, signals: int, weights: torch.Generator) -> nn.Module:
         """Returns the critic with an output per reward signal; `weights` draws its initial parameters."""
@@ -341,7 +344,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None, *, as_sequences: bool
     ) -> Targets:
         config, team, reduction = self.config, self.team, self.reduction
-        obs = self.policy.obs_of_rollout(rollout)
+        obs = self.read_rollout(rollout)
         if self.others.roles:  # the critic reads other teams
             obs = obs | self.others.obs(rollout.others)
         state = self._state(rollout.state)
@@ -386,6 +389,14 @@ class PPO(ClippedLearner, GlobalCriticLearner):
             critic_first=None if first is None else first[:-1],
         )
         return Targets(batch, critic_states, metrics, ValueState(moments, hidden_state))
+
+    def read_rollout(self, rollout: Rollout) -> dict[str, Tree]:
+        """Returns the observations of a rollout [T + 1, B, n, ..] as actor and critic read them."""
+        return self.policy.obs_of_rollout(rollout)
+
+    def read_timestep(self, timestep: Timestep) -> dict[str, Tree]:
+        """Returns the observations of timesteps [T, B, n, ..] as the critic reads them."""
+        return self.policy.obs_normalizer(timestep.obs, timestep.alive)
 
     def advantages(self, rollout: Rollout, value: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Returns advantages and the critic's targets, by default lambda-returns; for subclasses to override.
@@ -458,7 +469,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         timestep = tree_map(lambda x: x.unsqueeze(0), timestep)
         state = self._state(timestep.state)
         first = timestep_critic_first(timestep, self._centralized)
-        obs = self.policy.obs_normalizer(timestep.obs, timestep.alive) | self.others.obs(timestep.others)
+        obs = self.read_timestep(timestep) | self.others.obs(timestep.others)
         value, hidden_state = self.critic(obs, state, first, hidden_state)
         mean, std = self.value_scale()
         return (value * std + mean)[0, ..., 0], hidden_state

@@ -78,7 +78,7 @@ def require_q_learning(config: QLearningConfig) -> None:
             f"algo.td_lambda={config.td_lambda}: has no effect on sequences of one step. Set algo.n_step=5, for "
             f"example, or omit it."
         )
-    if config.weighting != "none" and config.mixer in ("none", "vdn", "qplex"):
+    if config.weighting != "none" and config.mixer != "qmix" and ":" not in config.mixer:
         raise UserError(f"algo.weighting={config.weighting}: requires QMIX. Set algo.mixer=qmix.")
 
 

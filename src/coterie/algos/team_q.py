@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Literal, cast
+from typing import Annotated
 
 import torch
-from pydantic import AfterValidator, Field
+from pydantic import Field
 from torch import Tensor
 
-from coterie.algos.algorithm import AlgorithmContext, central_state_name, require_equal_spaces
-from coterie.algos.base_config import Derived, RunFacts, ScaledRewardConfig, module_factory
+from coterie.algos.algorithm import AlgorithmContext, require_equal_spaces
+from coterie.algos.base_config import Derived, RunFacts, ScaledRewardConfig
 from coterie.algos.learner import CentralState
+from coterie.algos.mixing import MixerConfig, OwnMixer, make_mixer, mixer_state, require_mixer
 from coterie.algos.optimizer import Schedule, scheduled
 from coterie.algos.scaled_rewards import ScaledRewardLearner
 from coterie.config.needs import Needs
@@ -20,12 +21,11 @@ from coterie.config.schema import Count
 from coterie.core.errors import UserError
 from coterie.core.specs import TeamSpec
 from coterie.core.types import Rollout, Timestep
-from coterie.functional.returns import agent_rewards, valid_mask
-from coterie.nets.config import CentralInputs, ModuleFactory
+from coterie.functional.returns import agent_rewards, team_rewards, valid_mask
+from coterie.nets.config import CentralInputs
 from coterie.nets.joint_actions import JointAction
-from coterie.nets.mixers import Choices, Mixer, MixerKind, TeamQNetwork, build_mixer, greedy_actions
+from coterie.nets.mixers import Choices, Mixer, MixerKind, TeamQNetwork, greedy_actions
 from coterie.nets.team import CentralEncoder
-from coterie.nets.user_mixer import UserMixer
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 
 OUTPUT_GAIN = 0.01
@@ -34,35 +34,17 @@ EPSILON_DECAY_STEPS = 50_000
 """Environment steps over which epsilon decays if the length of the run is unknown."""
 
 
-def _check_own_mixer(value: str) -> str:
-    if ":" not in value:
-        raise ValueError("your own package.module:Class")
-    return value
-
-
-OwnMixer = Annotated[str, AfterValidator(_check_own_mixer)]
-"""A user's class or factory of mixers `package.module:Class`."""
-
-
-class TeamQConfig(ScaledRewardConfig):
+class TeamQConfig(MixerConfig, ScaledRewardConfig):
     """Settings of learners of Q-values: mixers, and epsilon-greedy exploration."""
 
     mixer: MixerKind | OwnMixer = "none"
-    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, or your own class of a torch module
-    package.module:Class, called as Class(agents, state_size, embed_dim=).
+    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, qfix_sum, qfix_mono or qfix_lin, or
+    your own class of a torch module package.module:Class, called as Class(agents, state_size, embed_dim=).
     """
-    mixer_input: Annotated[Literal["auto", "state", "joint"], Needs("mixer!=none|vdn")] = "auto"
-    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
-    state if there is one.
+    qfix_additive: Annotated[bool, Needs("mixer=qfix_sum|qfix_mono|qfix_lin")] = True
+    """QFIX adds to the mixer that it fixes, from which alone the agents learn (Q+FIX); false: the weighted advantage
+    replaces this mixer's Q.
     """
-    mixing_embed_dim: Annotated[int, Needs("mixer!=none|vdn")] = Field(32, ge=1, le=100_000)
-    """Width of the mixing layer."""
-    hypernet_embed_dim: Annotated[int, Needs("mixer=qmix|qplex"), Needs("hypernet_layers!=1")] = Field(
-        64, ge=1, le=100_000
-    )
-    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
-    hypernet_layers: Literal[1, 2] = 2
-    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
     obs_last_action: bool = False
     """Append the agent's last action to the input of its network; requires a recurrent layer."""
     epsilon_start: float = Field(1.0, ge=0, le=1)
@@ -81,19 +63,8 @@ class TeamQConfig(ScaledRewardConfig):
     """Error beyond which the loss is linear; null: squared error."""
 
     @property
-    def needs_state(self) -> bool:
-        """True if the mixer reads an environment state where there is one."""
-        return self.reads_central and self.mixer_input != "joint"
-
-    @property
-    def reads_central(self) -> bool:
-        """True if the mixer reads a state or the joint observation."""
-        return self.mixer not in ("none", "vdn")
-
-    @property
-    def mixer_factory(self) -> ModuleFactory | None:
-        """The user's factory of mixers; None if the mixer is one of Coterie's. UserError if it cannot be imported."""
-        return module_factory(self.mixer, "algo.mixer") if ":" in self.mixer else None
+    def additive(self) -> bool:
+        return self.qfix_additive
 
     @property
     def values_read_state(self) -> bool:
@@ -134,15 +105,7 @@ def require_consistent(team: TeamSpec, config: TeamQConfig) -> None:
         raise UserError(
             f"algo.value_time_left=true: has no effect with algo.mixer={config.mixer}, which reads no state. Omit it."
         )
-    if config.hypernet_layers == 1 and config.mixer != "qmix":
-        raise UserError(f"algo.hypernet_layers=1: has no effect with algo.mixer={config.mixer}. Omit it.")
-
-
-def mixer_state(team: TeamSpec, config: TeamQConfig) -> str | None:
-    """Returns the name of the state that the mixer reads; None if it reads joint observations or there is no mixer."""
-    if not config.needs_state or (config.mixer_input == "auto" and not team.state_sizes):
-        return None
-    return central_state_name(team, f"mixer_input={config.mixer_input}")
+    require_mixer(config)
 
 
 def build_policy(
@@ -151,29 +114,6 @@ def build_policy(
     """Returns the policy, which owns the agents' Q-networks; `draw` draws the initial weights."""
     network = replace(config.network_config(team), obs_last_action=config.obs_last_action, part="q")
     return EpsilonGreedyPolicy(team, network, draw, device, config.output_gain)
-
-
-def make_mixer(config: TeamQConfig, team: TeamSpec, state_size: int, draw: torch.Generator) -> Mixer | None:
-    """Returns the configured mixer; None for independent learners.
-
-    Args:
-        config: Settings of the learner.
-        team: The team.
-        state_size: Features of the state, or of the joint observation, that the mixer reads; 0 for none.
-        draw: Source of the initial weights.
-    """
-    if (factory := config.mixer_factory) is not None:
-        embed_dim = config.mixing_embed_dim
-        return UserMixer(factory, agents=team.n, state_size=state_size, embed_dim=embed_dim, generator=draw)
-    return build_mixer(
-        cast(MixerKind, config.mixer),
-        agents=team.n,
-        state_size=state_size,
-        joint_size=JointAction(team, torch.device("cpu")).size,
-        embed_dim=config.mixing_embed_dim,
-        hidden=None if config.hypernet_layers == 1 else config.hypernet_embed_dim,
-        generator=draw,
-    )
 
 
 MakeMixer = Callable[[TeamQConfig, TeamSpec, int, torch.Generator], Mixer | None]
@@ -255,7 +195,4 @@ class TeamQLearner(ScaledRewardLearner):
         if not self._mixes:
             has_group_reward = self.team.has_group_reward
             return agent_rewards(rollout, self._membership, has_group_reward, self._common_reward), valid
-        reward = rollout.reward.sum(-1)
-        if self.team.has_group_reward:
-            reward = reward + rollout.group_reward.sum(-1)
-        return reward, valid.any(-1)
+        return team_rewards(rollout, self.team.has_group_reward), valid.any(-1)

@@ -310,9 +310,9 @@ class DDPGSettings(LearnerSettings, total=False):
 
 
 class QLearningSettings(LearnerSettings, total=False):
-    """Settings of ddqn, iql, qmix, qplex, vdn, wqmix."""
+    """Settings of ddqn, iql, qfix, qmix, qplex, vdn, wqmix."""
 
-    name: Literal["ddqn", "iql", "qmix", "qplex", "vdn", "wqmix"]
+    name: Literal["ddqn", "iql", "qfix", "qmix", "qplex", "vdn", "wqmix"]
     """Algorithm."""
     lr: float
     """Learning rate of the optimizer."""
@@ -355,9 +355,10 @@ class QLearningSettings(LearnerSettings, total=False):
     """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
     standard deviation (standardize), which changes the optimal policy where episodes differ in length.
     """
-    mixer: Literal["none", "vdn", "qmix", "qplex"] | str | Code
-    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, or your own class of a torch
-    module package.module:Class, called as Class(agents, state_size, embed_dim=).
+    mixer: Literal["none", "vdn", "qmix", "qplex", "qfix_sum", "qfix_mono", "qfix_lin"] | str | Code
+    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, qfix_sum, qfix_mono or
+    qfix_lin, or your own class of a torch module package.module:Class, called as Class(agents, state_size,
+    embed_dim=).
     """
     mixer_input: Literal["auto", "state", "joint"]
     """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
@@ -369,6 +370,10 @@ class QLearningSettings(LearnerSettings, total=False):
     """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
     hypernet_layers: Literal[1, 2]
     """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
+    qfix_additive: bool
+    """QFIX adds to the mixer that it fixes, from which alone the agents learn (Q+FIX); false: the weighted
+    advantage replaces this mixer's Q.
+    """
     obs_last_action: bool
     """Append the agent's last action to the input of its network; requires a recurrent layer."""
     epsilon_start: float
@@ -1145,6 +1150,110 @@ class MATDecSettings(LearnerSettings, total=False):
     """Attention heads; they divide `embedding_size`."""
 
 
+class PACSettings(LearnerSettings, total=False):
+    """Settings of pac."""
+
+    name: Literal["pac"]
+    """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
+    lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
+    lr_end: float
+    """Final learning rates as a fraction of their initial values."""
+    gamma: float
+    """Discount factor per step."""
+    hidden_sizes: Sequence[int]
+    """Units of the actor's hidden layers."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
+    rnn: Literal["none", "gru", "lstm"]
+    """Recurrent layer."""
+    sequence_length: int | None
+    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Units of the critic's hidden layers; null: `hidden_sizes`."""
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
+    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
+    """
+    critic_network: str | Code | None
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
+    all agents by any of the networks that see entities or the team.
+    """
+    epochs: int
+    """Passes over each rollout."""
+    num_minibatches: int | None
+    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
+    null: 4, or one per sequence if a rollout has fewer.
+    """
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
+    entropy_coef: float
+    """Initial weight of the entropy bonus."""
+    entropy_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
+    entropy_end: float
+    """Final weight of the entropy bonus as a fraction of the initial weight."""
+    normalize_advantage: bool
+    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
+    clip_eps: float
+    """Clip range of the policy ratio."""
+    value_coef: float
+    """Weight of the value loss."""
+    value_clip_eps: float | None
+    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
+    huber_delta: float | None
+    """Error above which the value loss is linear (Huber loss); null: squared error."""
+    normalize_value: bool
+    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
+    value_norm_decay: float
+    """Decay of the moving return statistics."""
+    state_dependent_std: bool
+    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
+    init_std: float
+    """Initial standard deviation of continuous actions, whose range has length 2."""
+    critic: Literal["joint", "state", "joint_state"]
+    """Input of the critics: the joint observation of the team, the environment's state, or both."""
+    gae_lambda: float
+    """Lambda of the targets of both critics."""
+    entropy_decay: float | None
+    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
+    schedule.
+    """
+    target_kl: float | None
+    """Estimated KL divergence from the old policy at which an update stops; null: never."""
+    common_reward: bool
+    """Give every agent the mean reward of the team."""
+    return_steps: int | None
+    """Rewards per target before it bootstraps; null: lambda-returns, see `gae_lambda`."""
+    tau: float
+    """Fraction of the soft update of the target critic."""
+    target_update_interval: int | None
+    """Gradient steps between hard updates of the target critic; null: a soft update after each step."""
+    entropy_fraction: float
+    """Fraction of the run at which the entropy bonus reaches its final weight."""
+
+
 class POCASettings(LearnerSettings, total=False):
     """Settings of poca."""
 
@@ -1295,9 +1404,10 @@ class PQNSettings(LearnerSettings, total=False):
     """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
     standard deviation (standardize), which changes the optimal policy where episodes differ in length.
     """
-    mixer: Literal["none", "vdn", "qmix", "qplex"] | str | Code
-    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, or your own class of a torch
-    module package.module:Class, called as Class(agents, state_size, embed_dim=).
+    mixer: Literal["none", "vdn", "qmix", "qplex", "qfix_sum", "qfix_mono", "qfix_lin"] | str | Code
+    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, qfix_sum, qfix_mono or
+    qfix_lin, or your own class of a torch module package.module:Class, called as Class(agents, state_size,
+    embed_dim=).
     """
     mixer_input: Literal["auto", "state", "joint"]
     """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
@@ -1309,6 +1419,10 @@ class PQNSettings(LearnerSettings, total=False):
     """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
     hypernet_layers: Literal[1, 2]
     """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
+    qfix_additive: bool
+    """QFIX adds to the mixer that it fixes, from which alone the agents learn (Q+FIX); false: the weighted
+    advantage replaces this mixer's Q.
+    """
     obs_last_action: bool
     """Append the agent's last action to the input of its network; requires a recurrent layer."""
     epsilon_start: float
@@ -1353,6 +1467,212 @@ class ScriptedSettings(TypedDict, total=False):
     """
     rollout_length: int
     """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
+
+
+class SEACSettings(LearnerSettings, total=False):
+    """Settings of seac."""
+
+    name: Literal["seac"]
+    """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
+    lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
+    lr_end: float
+    """Final learning rates as a fraction of their initial values."""
+    gamma: float
+    """Discount factor per step."""
+    hidden_sizes: Sequence[int]
+    """Units of the actor's hidden layers."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
+    rnn: Literal["none", "gru", "lstm"]
+    """Recurrent layer."""
+    sequence_length: int | None
+    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["none"]
+    """Agents share experience, not parameters: networks that are one and the same learn nothing from each other."""
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Units of the critic's hidden layers; null: `hidden_sizes`."""
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
+    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
+    """
+    critic_network: str | Code | None
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
+    all agents by any of the networks that see entities or the team.
+    """
+    epochs: int
+    """Passes over each rollout."""
+    num_minibatches: int | None
+    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
+    null: 4, or one per sequence if a rollout has fewer.
+    """
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
+    entropy_coef: float
+    """Initial weight of the entropy bonus."""
+    entropy_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
+    entropy_end: float
+    """Final weight of the entropy bonus as a fraction of the initial weight."""
+    normalize_advantage: bool
+    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
+    clip_eps: float
+    """Clip range of the policy ratio."""
+    value_coef: float
+    """Weight of the value loss."""
+    value_clip_eps: float | None
+    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
+    huber_delta: float | None
+    """Error above which the value loss is linear (Huber loss); null: squared error."""
+    normalize_value: bool
+    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
+    value_norm_decay: float
+    """Decay of the moving return statistics."""
+    state_dependent_std: bool
+    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
+    init_std: float
+    """Initial standard deviation of continuous actions, whose range has length 2."""
+    critic: Literal["own"]
+    """Input of the critics: the agent's own observation."""
+    gae_lambda: float
+    """Lambda of generalized advantage estimation."""
+    entropy_decay: float | None
+    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
+    schedule.
+    """
+    target_kl: float | None
+    """Estimated KL divergence from the old policy at which an update stops; null: never."""
+    common_reward: bool
+    """Give every agent the mean reward of the team."""
+    sharing_coef: float
+    """Weight lambda of the loss on each other agent's experience relative to the agent's own; 0: IA2C."""
+
+
+class VDACSettings(LearnerSettings, total=False):
+    """Settings of vdac."""
+
+    name: Literal["vdac"]
+    """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
+    lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
+    lr_end: float
+    """Final learning rates as a fraction of their initial values."""
+    gamma: float
+    """Discount factor per step."""
+    hidden_sizes: Sequence[int]
+    """Units of the actor's hidden layers."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
+    rnn: Literal["none", "gru", "lstm"]
+    """Recurrent layer."""
+    sequence_length: int | None
+    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
+    mixer: Literal["vdn", "qmix"] | str | Code
+    """Mixer of the agents' values: vdn (VDAC-sum), qmix (VDAC-mix), or your own class of a torch module
+    package.module:Class, called as Class(agents, state_size, embed_dim=).
+    """
+    mixer_input: Literal["auto", "state", "joint"]
+    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
+    state if there is one.
+    """
+    mixing_embed_dim: int
+    """Width of the mixing layer."""
+    hypernet_embed_dim: int
+    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
+    hypernet_layers: Literal[1, 2]
+    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Units of the critic's hidden layers; null: `hidden_sizes`."""
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
+    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
+    """
+    critic_network: str | Code | None
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
+    all agents by any of the networks that see entities or the team.
+    """
+    epochs: int
+    """Passes over each rollout."""
+    num_minibatches: int | None
+    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
+    null: 4, or one per sequence if a rollout has fewer.
+    """
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
+    entropy_coef: float
+    """Initial weight of the entropy bonus."""
+    entropy_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
+    entropy_end: float
+    """Final weight of the entropy bonus as a fraction of the initial weight."""
+    normalize_advantage: bool
+    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
+    clip_eps: float
+    """Clip range of the policy ratio."""
+    value_coef: float
+    """Weight of the value loss."""
+    value_clip_eps: float | None
+    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
+    huber_delta: float | None
+    """Error above which the value loss is linear (Huber loss); null: squared error."""
+    normalize_value: bool
+    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
+    value_norm_decay: float
+    """Decay of the moving return statistics."""
+    state_dependent_std: bool
+    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
+    init_std: float
+    """Initial standard deviation of continuous actions, whose range has length 2."""
+    critic: Literal["own"]
+    """Input of the agents' critics: their own observations. The mixer reads the rest, see `mixer_input`."""
+    gae_lambda: float
+    """Lambda of generalized advantage estimation."""
+    entropy_decay: float | None
+    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
+    schedule.
+    """
+    target_kl: float | None
+    """Estimated KL divergence from the old policy at which an update stops; null: never."""
+    common_reward: bool
+    """Give every agent the mean reward of the team."""
 
 
 class ParticleSettings(TypedDict, total=False):
@@ -2282,18 +2602,22 @@ AlgoName = Literal[
     "mat",
     "mat_dec",
     "matd3",
+    "pac",
     "poca",
     "ppo",
     "pqn",
     "pqn_qmix",
     "pqn_vdn",
+    "qfix",
     "qmix",
     "qplex",
     "random",
     "sable",
     "sac",
     "scripted",
+    "seac",
     "td3",
+    "vdac",
     "vdn",
     "wqmix",
 ]
@@ -2419,10 +2743,13 @@ AlgoSettings = (
     | SACSettings
     | MATSettings
     | MATDecSettings
+    | PACSettings
     | POCASettings
     | PQNSettings
     | RandomSettings
     | ScriptedSettings
+    | SEACSettings
+    | VDACSettings
     | OwnAlgorithmSettings
 )
 
@@ -2591,7 +2918,7 @@ class TrainSettings(TypedDict, total=False):
     """Units of the recurrent layer."""
     sequence_length: int | None
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
+    share_params: Literal["role", "all", "none"] | Literal["none"]
     """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
     (all), or none.
     """
@@ -2642,6 +2969,8 @@ class TrainSettings(TypedDict, total=False):
     critic: (
         Literal["own", "joint", "state", "joint_state", "global"]
         | Literal["joint", "state", "joint_state", "global"]
+        | Literal["own"]
+        | Literal["joint", "state", "joint_state"]
         | Literal["joint"]
     )
     """Input of the critic: the agent's own observation, the joint observation of the team, the environment's state,
@@ -2669,6 +2998,28 @@ class TrainSettings(TypedDict, total=False):
     """Each step size that is tried as a fraction of the one before."""
     accept_ratio: float
     """Smallest rise of the surrogate that is accepted, as a fraction of what its gradient predicts."""
+    mixer: str | Code
+    """Mixer of Q-values."""
+    mixer_input: Literal["auto", "state", "joint"]
+    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
+    state if there is one.
+    """
+    mixing_embed_dim: int
+    """Width of the mixing layer."""
+    hypernet_embed_dim: int
+    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
+    hypernet_layers: Literal[1, 2]
+    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
+    sharing_coef: float
+    """Weight lambda of the loss on each other agent's experience relative to the agent's own; 0: IA2C."""
+    return_steps: int | None
+    """Rewards per target before it bootstraps; null: lambda-returns, see `gae_lambda`."""
+    tau: float
+    """Fraction of the soft update of the target critic."""
+    target_update_interval: int | None
+    """Gradient steps between hard updates of the target critic; null: a soft update after each step."""
+    entropy_fraction: float
+    """Fraction of the run at which the entropy bonus reaches its final weight."""
     extrinsic_weight: float
     """Weight of the environment's reward among the reward signals, multiplied by `rewards.extrinsic.weight`."""
     td_lambda: float | float | None
@@ -2725,10 +3076,6 @@ class TrainSettings(TypedDict, total=False):
     """Schedule of the critic's learning rate, down to `critic_lr_end` times its value over the run."""
     critic_lr_end: float
     """Final learning rate of the critic as a fraction of the initial one."""
-    tau: float
-    """Fraction of the soft update of the target critic."""
-    target_update_interval: int | None
-    """Gradient steps of the critic between hard updates of its target; null: a soft update after each step."""
     epsilon_start: float
     """Initial fraction of uniform exploration that is mixed into the policy."""
     epsilon_end: float
@@ -2741,18 +3088,10 @@ class TrainSettings(TypedDict, total=False):
     """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
     standard deviation (standardize), which changes the optimal policy where episodes differ in length.
     """
-    mixer: str | Code
-    """Mixer of Q-values."""
-    mixer_input: Literal["auto", "state", "joint"]
-    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
-    state if there is one.
+    qfix_additive: bool
+    """QFIX adds to the mixer that it fixes, from which alone the agents learn (Q+FIX); false: the weighted
+    advantage replaces this mixer's Q.
     """
-    mixing_embed_dim: int
-    """Width of the mixing layer."""
-    hypernet_embed_dim: int
-    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
-    hypernet_layers: Literal[1, 2]
-    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
     output_gain: float
     """Gain of the orthogonal initialization of the output layer. A small one lets Q-values start near 0, and not
     far from all returns.

@@ -69,6 +69,12 @@ def agent_rewards(rollout: Rollout, membership: Tensor, has_group_reward: bool, 
     return reward.mean(-1, keepdim=True).expand_as(reward) if common_reward else reward
 
 
+def team_rewards(rollout: Rollout, has_group_reward: bool) -> Tensor:
+    """Returns the reward of the team [T, B]: the sum of its agents' own rewards plus its groups' once."""
+    reward = rollout.reward.sum(-1)
+    return reward + rollout.group_reward.sum(-1) if has_group_reward else reward
+
+
 def bootstrap_masks(rollout: Rollout, centralized: bool, agents_can_die: bool) -> tuple[Tensor, Tensor]:
     """Returns where to drop the successor's value and where to end the trace of a return.
 

@@ -84,8 +84,24 @@ class CounterfactualCritic(nn.Module):
             last_joint_action: The team's [.., J] of the timestep before, zero at the start of an episode; None if not
                 read.
         """
-        others = self.joint.others(joint_action)
-        central = self.encoder(obs, state) if self.encoder.features else joint_action[..., :0]
+        return self.given_others(obs, state, self.joint.others(joint_action), last_joint_action)
+
+    def given_others(
+        self, obs: dict[str, Tree], state: Tensor | None, others: Tensor, last_joint_action: Tensor | None = None
+    ) -> Tensor:
+        """Returns Q of every choice given actions of the others for each agent.
+
+        Args:
+            obs: As above.
+            state: As above.
+            others: Joint action that each agent reads, its own entries zero [.., N, J], or several of them
+                [E, .., N, J].
+            last_joint_action: As above.
+
+        Returns:
+            Q [.., N, A] or [E, .., N, A].
+        """
+        central = self.encoder(obs, state) if self.encoder.features else others[..., 0, :0]
         if last_joint_action is not None:
             central = torch.cat([central, last_joint_action], -1)
         central = central.unsqueeze(-2).expand(*others.shape[:-1], -1)
@@ -93,6 +109,7 @@ class CounterfactualCritic(nn.Module):
         for block in self.blocks:
             agents = slice(block.start, block.stop)
             own = encoded[block.name] if encoded else self.obs_encoders[block.name](block.join_obs(obs))
+            own = own.expand(*others.shape[:-2], *own.shape[-2:])
             x = self._block_input(block, own, [central[..., agents, :], others[..., agents, :]])
             values[block.name], _ = self.networks[block.name](x, None, {})
         return join_choices(values, self.blocks, 0.0)

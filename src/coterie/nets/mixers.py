@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Literal, cast
 
@@ -164,7 +165,7 @@ def taken_actions(net: TeamNetwork, action: dict[str, Action]) -> Choices:
     return {b.name: cast(Tensor, b.join_actions(action).discrete) for b in net.blocks}
 
 
-MixerKind = Literal["none", "vdn", "qmix", "qplex"]
+MixerKind = Literal["none", "vdn", "qmix", "qplex", "qfix_sum", "qfix_mono", "qfix_lin"]
 
 
 class QPLEXMixer(Mixer):
@@ -203,6 +204,62 @@ class QPLEXMixer(Mixer):
         return ((weight * mine + offset * here) + surplus * here).sum(-1).reshape(lead)
 
 
+class QFIXMixer(Mixer):
+    """Weighs the advantage of a mixer by the state and the joint action, so that it can represent any Q_tot of IGM.
+
+        A     = f(Q_1, .., Q_N) - f(V_1, .., V_N),    V_i = max_a Q_i(a)
+        Q_tot = w(s, u) A + b(s)                              w > 0
+        Q_tot = f(Q_1, .., Q_N) + (w(s, u) - 1) sg(A) + b(s)  additive, which has the gradient of f for the agents
+
+    f is VDN (QFIX-sum) or QMIX (QFIX-mono). QFIX-lin is QFIX-sum with a weight per agent, sum_i w_i (Q_i - V_i). The
+    joint action that maximizes f maximizes Q_tot, as A is 0 there and negative elsewhere.
+
+    Source: Baisero et al. 2025 (QFIX, Q+FIX), with softplus in place of absolute values, which can vanish, and weights
+    that begin near 1, where Q_tot is that of f and a bias.
+
+    Args:
+        fixee: The mixer f.
+        agents: Number of agents.
+        state_size: Features of the state.
+        joint_size: Length of the joint action.
+        hidden: Hidden units of w and b.
+        generator: Draws the initial weights.
+        per_agent: A weight for each agent; only with VDN.
+        additive: The second form.
+    """
+
+    reads_joint_action = True
+
+    def __init__(
+        self, fixee: VDNMixer | QMIXMixer, agents: int, state_size: int, joint_size: int, hidden: int,
+        generator: torch.Generator, *, per_agent: bool, additive: bool,
+    ):  # fmt: skip
+        super().__init__()
+        self.fixee, self._per_agent, self._additive = fixee, per_agent, additive
+        config, outputs = NetworkConfig((hidden,), "relu"), agents if per_agent else 1
+        self.weigh = MLP(state_size + joint_size, config, generator)
+        self.weight = Linear(hidden, outputs, gain=0.1, generator=generator)
+        nn.init.constant_(self.weight.bias, math.log(math.e - 1))  # softplus: 1
+        self.value = MLP(state_size, config, generator)
+        self.bias = Linear(hidden, 1, gain=1.0, generator=generator)
+
+    def forward(self, chosen: Tensor, best: Tensor, state: Tensor, joint: Tensor, alive: Tensor) -> Tensor:
+        lead = chosen.shape[:-1]
+        chosen, best, state, joint, alive = (x.reshape(-1, x.shape[-1]) for x in (chosen, best, state, joint, alive))
+        total = self.fixee(chosen, chosen, state, joint, alive)
+        if self._per_agent:
+            advantage = chosen - best
+        else:
+            advantage = (total - self.fixee(best, best, state, joint, alive)).unsqueeze(-1)
+        weight = nn.functional.softplus(self.weight(self.weigh(torch.cat([state, joint], -1))))
+        bias = self.bias(self.value(state)).squeeze(-1)
+        if self._additive:
+            fixed = total + ((weight - 1) * advantage.detach()).sum(-1)
+        else:
+            fixed = (weight * advantage).sum(-1)
+        return (fixed + bias).reshape(lead)
+
+
 class UnrestrictedMixer(Mixer):
     """Q_tot as a feed-forward network of the agents' Q and the state, which need not be monotonic.
 
@@ -227,6 +284,7 @@ def build_mixer(
     joint_size: int,
     embed_dim: int,
     hidden: int | None,
+    additive: bool = False,
     generator: torch.Generator,
 ) -> Mixer | None:
     """Creates a mixer.
@@ -238,6 +296,7 @@ def build_mixer(
         joint_size: Length of the joint action.
         embed_dim: Width of the mixing layer.
         hidden: Hidden units of the hypernetworks; None for single linear layers, which only QMIX can have.
+        additive: The additive form of QFIX.
         generator: Generator of the initial weights.
 
     Returns:
@@ -250,4 +309,9 @@ def build_mixer(
     if kind == "qmix":
         return QMIXMixer(agents, state_size, embed_dim, hidden, generator=generator)
     assert hidden is not None
-    return QPLEXMixer(agents, state_size, joint_size, embed_dim, hidden=hidden, generator=generator)
+    if kind == "qplex":
+        return QPLEXMixer(agents, state_size, joint_size, embed_dim, hidden=hidden, generator=generator)
+    fixee = QMIXMixer(agents, state_size, embed_dim, hidden, generator) if kind == "qfix_mono" else VDNMixer()
+    return QFIXMixer(
+        fixee, agents, state_size, joint_size, hidden, generator, per_agent=kind == "qfix_lin", additive=additive
+    )

@@ -1,0 +1,188 @@
+"""Pareto-AC: the advantage of an action is its value if the other agents respond best to it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gymnasium import spaces
+
+import coterie
+from algo_worlds import Everything, Probe, observe_ones, observe_x, zero_reward
+from coterie.algos.algorithm import AlgorithmContext
+from coterie.algos.pac import PAC, PACConfig, Responses, best_response_values, joint_critic_loss
+from coterie.core.errors import UserError
+from coterie.runs.loggers import read
+from families import CLIMBING, climbing
+from learners import CPU, collect_rollout, pac_learner, targets_of
+from policy_cases import make_team
+
+
+class Table(torch.nn.Module):
+    """A joint-action critic of the Climbing game with the exact values."""
+
+    def given_others(self, obs, state, others, last_joint_action=None):
+        return torch.stack([others[..., 0, 3:] @ CLIMBING.T, others[..., 1, :3] @ CLIMBING], -2)
+
+
+def test_best_responses_are_maxima_over_what_others_can_do():
+    q = torch.tensor([[[1.0, 5.0]], [[4.0, 2.0]], [[9.0, 9.0]]])
+    everything = torch.ones(3, 1, dtype=torch.bool)
+    assert best_response_values(q, everything).tolist() == [[9.0, 9.0]]
+    legal = torch.tensor([[True], [True], [False]])
+    assert best_response_values(q, legal).tolist() == [[4.0, 5.0]]
+
+
+def test_joint_critic_loss_of_literal_numbers():
+    q = torch.tensor([[[1.0, 7.0], [2.0, 8.0]]], requires_grad=True)
+    taken = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    target = torch.tensor([[4.0, 6.0]])
+    loss = joint_critic_loss(q, taken, target, None)
+    assert loss.item() == (4.5 + 2.0) / 2
+    loss.backward()
+    assert q.grad.tolist() == [[[-1.5, 0.0], [0.0, 1.0]]]
+    assert joint_critic_loss(q, taken, target, torch.tensor([[True, False]])).item() == 4.5
+
+
+def test_best_responses_of_the_climbing_game():
+    """The best payoff of every choice: 11, 7, 6 for the first agent and 11, 7, 5 for the second."""
+    algorithm, _ = pac_learner(climbing(), 1)
+    responses, alive = algorithm.responses, torch.ones(1, 2, dtype=torch.bool)
+    mask = torch.ones(1, 6, dtype=torch.bool)
+    assert responses.best(Table(), {}, None, mask, alive).tolist() == [[[11, 7, 6], [11, 7, 5]]]
+    mask[0, 3] = False  # the second agent cannot choose 0: the column of 11 is gone for the first one
+    assert responses.best(Table(), {}, None, mask, alive).tolist() == [[[0, 7, 6], [11, 7, 5]]]
+
+
+def test_responses_are_all_joint_actions_of_the_others():
+    """Of three agents with four choices: 16 pairs for each, without the agent's own choice."""
+    responses = Responses(make_team("discrete"), CPU)
+    table = responses.table.unflatten(-1, (3, 4))
+    assert table.shape == (16, 3, 3, 4)
+    for agent in range(3):
+        others = [j for j in range(3) if j != agent]
+        assert not table[:, agent, agent].any()
+        chosen = table[:, agent, others].argmax(-1)
+        assert len({tuple(pair) for pair in chosen.tolist()}) == 16
+        assert (table[:, agent, others].sum(-1) == 1).all()
+
+
+def test_chunks_of_responses_have_the_same_maxima(monkeypatch):
+    algorithm, collector = pac_learner(Everything("discrete", 0.4), 3)
+    rollout = collect_rollout(algorithm, collector)
+    obs = algorithm.policy.obs_normalizer.of_rollout(rollout)
+    given = (obs, algorithm._state(rollout.state), algorithm._joint_mask(rollout), rollout.alive)
+    whole = algorithm.responses.best(algorithm.joint_critic, *given)
+    monkeypatch.setattr("coterie.algos.pac.ROWS", 1)
+    torch.testing.assert_close(algorithm.responses.best(algorithm.joint_critic, *given), whole)
+
+
+def test_advantages_are_hoped_values_minus_the_critics():
+    algorithm, collector = pac_learner(climbing(), 8, gamma=0.0, normalize_value=False, normalize_advantage=False)
+    algorithm.critic = lambda obs, state, first, hidden_state: (torch.full((*obs["agent"].shape[:-1], 1), 2.0), {})
+    algorithm.joint_critic = Table()
+    algorithm.target.module = Table()
+    rollout = collect_rollout(algorithm, collector)
+    batch = targets_of(algorithm, rollout, as_sequences=True).batch
+    best = torch.tensor([[11.0, 7, 6], [11, 7, 5]])
+    choice = rollout.action["agent"].discrete[..., 0]
+    for agent in range(2):
+        torch.testing.assert_close(batch.advantage[..., agent], best[agent][choice[..., agent]] - 2)
+    torch.testing.assert_close(batch.target[..., 0], rollout.reward)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_targets_bootstrap_from_the_hoped_value_of_the_action_taken(n):
+    """Rewards of 1, values 10 of choice 0 and 20 of choice 1, and their mean at the last timestep."""
+    world = Probe(observe_ones, lambda x, age, d, c: torch.ones(len(x), 2), n=2, length=100)
+    algorithm, collector = pac_learner(
+        world, 4, return_steps=n, gamma=0.5, normalize_value=False, rollout_length=5, value_time_left=False
+    )
+    values = torch.tensor([10.0, 20.0])
+    algorithm.responses.best = lambda critic, obs, state, mask, alive: values.expand(*alive.shape, 2)
+    rollout = collect_rollout(algorithm, collector)
+    probs = algorithm._last_probs(rollout, algorithm.policy.obs_normalizer.of_rollout(rollout))
+    value = torch.cat([values[rollout.action["agent"].discrete[..., 0]], (probs * values).sum(-1).unsqueeze(0)])
+    target = targets_of(algorithm, rollout, as_sequences=True).batch.target[..., 0]
+    for t in range(5):
+        steps = min(n, 5 - t)
+        expected = sum(0.5**k for k in range(steps)) + 0.5**steps * value[t + steps]
+        torch.testing.assert_close(target[t], expected)
+
+
+def test_the_last_probabilities_are_those_of_the_policy_that_acts():
+    for rnn in ("none", "gru"):
+        algorithm, collector = pac_learner(Everything("discrete", 0.0), 3, rnn=rnn, rollout_length=4)
+        before = [collect_rollout(algorithm, collector) for _ in range(2)]
+        obs = algorithm.policy.obs_normalizer.of_rollout(before[0])
+        probs = algorithm._last_probs(before[0], obs)
+        first = {role: action.discrete[0] for role, action in before[1].action.items()}
+        log_prob = before[1].extras["log_prob"][0]
+        choice = torch.cat([first[role.name] for role in algorithm.team.roles], 1)
+        torch.testing.assert_close(probs.gather(-1, choice)[..., 0].log(), log_prob)
+
+
+def test_too_many_joint_actions_are_refused():
+    team = make_team("discrete")
+    wide = tuple(replace(role, action_space=spaces.Discrete(65)) for role in team.roles)
+    with pytest.raises(UserError, match=r"has 4,225 of them, more than 4,096"):
+        PAC(PACConfig(), AlgorithmContext(team=replace(team, roles=wide), num_envs=2, seed=0, device=CPU))
+
+
+def test_the_entropy_bonus_reaches_its_end_at_a_fraction_of_the_run():
+    settings = {"entropy_coef": 20.0, "entropy_schedule": "linear", "entropy_end": 5e-4}
+    algorithm, _ = pac_learner(climbing(), 2, **settings)
+    weights = [algorithm._coefficients(progress)["entropy"] for progress in (0.0, 0.4, 0.8, 1.0)]
+    assert weights == pytest.approx([20, 10.005, 0.01, 0.01])
+
+
+def test_dead_agents_have_no_part_in_responses():
+    """What a dead agent could have chosen does not matter: its action is zero in all of them."""
+    algorithm, _ = pac_learner(climbing(), 1)
+    seen = []
+
+    class Recorder(torch.nn.Module):
+        def given_others(self, obs, state, others, last_joint_action=None):
+            seen.append(others)
+            return torch.zeros(*others.shape[:-1], 3)
+
+    alive = torch.tensor([[True, False]])
+    algorithm.responses.best(Recorder(), {}, None, torch.ones(1, 6, dtype=torch.bool), alive)
+    assert not seen[0][..., 0, :].any()
+    assert seen[0][..., 1, :3].any()
+
+
+def test_the_joint_critic_learns_the_payoffs_of_climbing():
+    """With a discount of 0, Q_i is the payoff, and the values with best responses are 11, 7, 6 and 11, 7, 5."""
+    settings = {"lr": 1e-2, "gamma": 0.0, "entropy_coef": 20.0, "epochs": 4, "num_minibatches": 2}
+    algorithm, collector = pac_learner(climbing(), 32, **settings)
+    for _ in range(40):
+        rollout = collect_rollout(algorithm, collector)
+        algorithm.update(rollout, 0.0)
+    mean, std = algorithm.value_scale()
+    obs, state = algorithm.policy.obs_normalizer.of_rollout(rollout), algorithm._state(rollout.state)
+    best = algorithm.responses.best(algorithm.joint_critic, obs, state, algorithm._joint_mask(rollout), rollout.alive)
+    torch.testing.assert_close(best[0, 0] * std + mean, torch.tensor([[11.0, 7, 6], [11, 7, 5]]), atol=1.5, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("game", ["climbing", "penalty"])
+def test_pareto_ac_reaches_the_optimum_of_risky_games(game, tmp_path):
+    """A policy gradient from uniform play climbs to 7 of 11, and to 2 of 10. All ten seeds: benchmarks/pareto.py."""
+    largest = {"climbing": 11, "penalty": 10}[game]
+    quiet = {"progress": "off", "threads": 1, "device": "cpu", "log.tensorboard": False, "checkpoint.every": 0}
+    evaluation = {"eval.every": 50_000, "eval.mode": "greedy", "eval.episodes": 4}
+    out = tmp_path / "run"
+    coterie.train(algo="pac", env=f"matrix/{game}", seed=3, out=str(out), **quiet, **evaluation)
+    returns = [row["eval/return_mean"] for row in read(out / "metrics.jsonl") if "eval/return_mean" in row]
+    assert returns[-1] == pytest.approx(25 * largest)
+
+
+def test_critics_of_the_joint_observation_are_trained():
+    world = Probe(observe_x, zero_reward, n=2, length=4, start=lambda noise: noise[:, 0])
+    algorithm, collector = pac_learner(world, 4, num_minibatches=2, epochs=1)
+    before = [x.clone() for x in algorithm.joint_critic.parameters()]
+    target = [x.clone() for x in algorithm.target.module.parameters()]
+    metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    assert metrics["loss/critic"] >= 0
+    assert any(not a.equal(b) for a, b in zip(before, algorithm.joint_critic.parameters(), strict=True))
+    assert any(not a.equal(b) for a, b in zip(target, algorithm.target.module.parameters(), strict=True))

@@ -1,0 +1,96 @@
+"""VDAC: the value of the team is that of its agents' values, and is learned from the team's return."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from algo_worlds import Everything, Probe, env_of, observe_ones, observe_x, zero_reward
+from coterie.algos.vdac import MixedCritic
+from coterie.core.errors import UserError
+from coterie.nets.mixers import VDNMixer
+from coterie.nets.team_view import VIEW, TeamView
+from families import climbing
+from learners import collect_rollout, mean_reward, targets_of, vdac_learner
+
+RAW = {"normalize_value": False, "normalize_advantage": False}
+
+
+def critic_of_sums():
+    """Returns a critic with V_i = 2 o_i + 1, and the learner that owns it."""
+    world = Probe(observe_x, zero_reward, n=2, length=4, start=lambda noise: noise[:, 0])
+    algorithm, collector = vdac_learner(world, 3, mixer="vdn", **RAW)
+    critic = algorithm.critic
+    assert isinstance(critic, MixedCritic)
+    assert isinstance(critic.mixer, VDNMixer)
+    critic.network.forward = lambda obs, first, hidden_state, extra=None: (
+        {"agent": 2 * obs["agent"] + 1},
+        hidden_state,
+    )
+    return critic, algorithm, collector
+
+
+def test_the_value_of_the_team_is_the_sum_of_the_values_of_agents_that_are_alive():
+    critic, _, _ = critic_of_sums()
+    alive = torch.tensor([[True, True], [True, False], [False, False]])
+    obs = {"agent": torch.tensor([[[1.0], [2.0]], [[1.0], [2.0]], [[5.0], [5.0]]]), VIEW: TeamView(alive, None, {})}
+    value, _ = critic(obs, None, None, {})
+    assert value.shape == (3, 2, 1)
+    assert value[..., 0].tolist() == [[8.0, 8.0], [3.0, 3.0], [0.0, 0.0]]
+
+
+def test_all_agents_share_the_advantage_of_the_team():
+    """Rewards 1 and 2 are 3; V = 4 o + 2 for equal observations: A = 3 + 0.5 V(s') - V(s) with lambda 0."""
+    _, algorithm, collector = critic_of_sums()
+    algorithm.config = algorithm.config.model_copy(update={"gamma": 0.5, "gae_lambda": 0.0})
+    rollout = collect_rollout(algorithm, collector)
+    rollout = replace(rollout, reward=torch.tensor([1.0, 2.0]).expand_as(rollout.reward))
+    batch = targets_of(algorithm, rollout, as_sequences=True).batch
+    value = 4 * rollout.obs["agent"][:, :, 0, 0] + 2
+    following = torch.where(rollout.episode_terminated, 0.0, value[1:])
+    expected = 3 + 0.5 * following - value[:-1]
+    for agent in range(2):
+        torch.testing.assert_close(batch.advantage[..., agent], expected)
+        torch.testing.assert_close(batch.target[..., agent, 0], expected + value[:-1])
+
+
+def test_what_dead_agents_observe_does_not_change_the_value_of_the_team():
+    algorithm, collector = vdac_learner(Everything("discrete", 0.4), 16, mixer="vdn")
+    rollout = collect_rollout(algorithm, collector)
+    dead = ~algorithm.read_rollout(rollout)[VIEW].alive
+    assert (dead.any(-1) & ~dead.all(-1)).any()
+    before = targets_of(algorithm, rollout, as_sequences=True).batch.value
+    changed, start = {}, 0
+    for role in algorithm.team.roles:
+        here = dead[..., start : (start := start + role.n), None]
+        changed[role.name] = torch.where(here, 3.0, rollout.obs[role.name])
+    after = targets_of(algorithm, replace(rollout, obs=changed), as_sequences=True).batch.value
+    torch.testing.assert_close(before, after)
+    changed = {name: obs + 1 for name, obs in rollout.obs.items()}
+    other = targets_of(algorithm, replace(rollout, obs=changed), as_sequences=True).batch.value
+    assert not torch.allclose(before, other)
+
+
+@pytest.mark.parametrize("mixer", ["vdn", "qmix"])
+def test_vdac_learns_the_better_action(mixer):
+    """Two agents whose choice 1 earns 1: random play earns 1 per step for the team, and the best is 2."""
+    world = Probe(observe_ones, lambda x, age, d, c: (d == 1).float(), n=2, length=1)
+    algorithm, collector = vdac_learner(world, 32, mixer=mixer, rollout_length=8, lr=1e-2, epochs=1, entropy_coef=0.0)
+    for _ in range(25):
+        algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    assert mean_reward(algorithm, collector) > 0.9
+
+
+def test_settings_without_effect_are_refused():
+    with pytest.raises(UserError, match=r"algo\.common_reward=true: has no effect with VDAC"):
+        vdac_learner(climbing(), common_reward=True)
+    with pytest.raises(UserError, match=r"algo\.hypernet_layers=1: has no effect"):
+        vdac_learner(climbing(), mixer="vdn", hypernet_layers=1)
+
+
+def test_the_mixer_reads_the_state_if_there_is_one():
+    algorithm, _ = vdac_learner(Everything("discrete", 0.0), 2)
+    assert algorithm._state.names[0] in algorithm.team.state_sizes
+    joint, _ = vdac_learner(Everything("discrete", 0.0), 2, mixer_input="joint", value_time_left=False)
+    assert joint._state.names == ()
+    assert env_of(climbing(), 2).spec.state_sizes == {}
