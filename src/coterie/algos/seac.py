@@ -142,7 +142,7 @@ class SEAC(PPO):
         if self._recurrent:
             with torch.no_grad():
                 obs = tree_map(lambda x: x[:-1], self.policy.obs_normalizer.of_rollout(shared))
-                state = self.policy.unroll(obs, shared.first[:-1], shared.hidden_state)
+                state = self.policy.unroll(obs, shared.first[:-1], shared.hidden_state, shared.action)
         metrics = super().update(shared, progress)
         self._actor_state = state
         return metrics
