@@ -38,14 +38,11 @@ from coterie.core.errors import UserError
 HERE = Path(__file__).resolve().parent
 RUNS = HERE / "runs" / "defaults"
 SEQUENTIAL = ("happo", "haa2c", "hatrpo")
-DISCRETE = (
-    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "poca", "mat", "mat_dec", "sable", "coma"),
-    *("qmix", "vdn", "iql", "qplex", "maddpg", "masac"),
+POLICY_GRADIENTS = (
+    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "vdac", "seac", "poca", "mat", "mat_dec", "sable"),
 )
-CONTINUOUS = (
-    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "poca", "mat", "mat_dec", "sable"),
-    *("maddpg", "matd3", "masac"),
-)
+DISCRETE = (*POLICY_GRADIENTS, "coma", "qmix", "vdn", "iql", "qplex", "qfix", "pqn_vdn", "maddpg", "masac")
+CONTINUOUS = (*POLICY_GRADIENTS, "maddpg", "matd3", "masac")
 EVALUATIONS = 4
 COMMON = ("device=cpu", "threads=1", "progress=off", "log.tensorboard=false")
 STUDIES: dict[str, tuple[tuple[Task, ...], tuple[int, ...]]] = {

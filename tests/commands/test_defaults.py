@@ -11,8 +11,10 @@ import pytest
 from coterie.algos import registry
 from places import ROOT
 
-POLICY_GRADIENTS = ("mappo", "ippo", "maa2c", "ia2c", "happo", "haa2c", "hatrpo", "poca", "mat", "mat_dec", "sable")
-ALGORITHMS = (*POLICY_GRADIENTS, "coma", "qmix", "vdn", "iql", "qplex", "maddpg", "masac")
+POLICY_GRADIENTS = (
+    *("mappo", "ippo", "maa2c", "ia2c", "happo", "haa2c", "hatrpo", "vdac", "seac", "poca", "mat", "mat_dec", "sable"),
+)
+ALGORITHMS = (*POLICY_GRADIENTS, "coma", "qmix", "vdn", "iql", "qplex", "qfix", "pqn_vdn", "maddpg", "masac")
 CONTINUOUS = (*POLICY_GRADIENTS, "maddpg", "matd3", "masac")
 
 
