@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         game: {algo: [payoff(game, algo, seed, given.runs) for seed in seeds] for algo in given.algos.split(",")}
         for game in GAMES
     }
-    content = {"payoffs": payoffs, "seeds": seeds, "settings": COMMON, "origin": origin()}
+    content = {**origin(), "payoffs": payoffs, "seeds": seeds, "settings": COMMON}
     given.results.mkdir(parents=True, exist_ok=True)
     (given.results / "pareto.json").write_text(json.dumps(content, indent=2) + "\n")
     (given.results / "pareto.md").write_text(page(content))
@@ -77,7 +77,6 @@ def page(content: dict[str, Any]) -> str:
         for algo, found in by_algo.items():
             reached = sum(x == GAMES[game] for x in found)
             rows.append([game, algo, f"{reached} of {len(found)}", " ".join(f"{x:g}" for x in found)])
-    facts = content["origin"]
     lines = [
         "# Pareto optima of matrix games",
         "",
@@ -86,7 +85,7 @@ def page(content: dict[str, Any]) -> str:
         "",
         *table(("game", "algorithm", "reach it", "payoffs"), rows),
         "",
-        f"Trained by `{facts['command']}`: {in_words(facts['machine'])}, {facts['date']}.",
+        f"Trained by `{content['command']}`: {in_words(content['machine'])}, {content['date']}.",
     ]
     return "\n".join(lines) + "\n"
 

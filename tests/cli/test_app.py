@@ -171,7 +171,7 @@ def test_an_error_has_a_traceback_only_if_requested():
     plain = _coterie("train", "algo=mapo")
     assert plain.returncode == 2
     assert plain.stdout == ""
-    message = "coterie: algo: there is no algorithm 'mapo'. Did you mean 'mappo' or 'maddpg' or 'ppo'? "
+    message = "coterie: algo: there is no algorithm 'mapo'. Did you mean 'mappo' or 'happo' or 'maddpg'? "
     assert plain.stderr == message + "Your own: algo=package.module:Class.\n"
     debug = _coterie("train", "algo=mapo", env={"COTERIE_DEBUG": "1"})
     assert debug.returncode == 2
