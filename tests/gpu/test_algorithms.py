@@ -54,12 +54,7 @@ FEEDFORWARD = {
 CASES = [
     *((name, "discrete", "none") for name in LEARNERS),
     *((name, "discrete", "gru") for name in FAMILIES),
-    *(
-        (name, "continuous", rnn)
-        for name in FAMILIES
-        for rnn in ("none", "gru")
-        if supports_actions(name, "continuous")
-    ),
+    *((name, "continuous", "gru") for name in FAMILIES if supports_actions(name, "continuous")),
 ]
 
 
