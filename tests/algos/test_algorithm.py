@@ -105,7 +105,7 @@ def test_capabilities_are_those_of_most_algorithms_unless_declared():
     found = Capabilities(actions=ALL_ACTIONS)
     flags = {name: value for name, value in vars(found).items() if isinstance(value, bool)}
     supported = ("masks", "rnn", "dying_agents", "roles", "multi_agent", "learns")
-    unsupported = ("images", "reward_streams", "cuda_graphs", "centralized_execution")
+    unsupported = ("images", "memory", "reward_streams", "cuda_graphs", "off_policy", "centralized_execution")
     assert flags == dict.fromkeys(supported, True) | dict.fromkeys(unsupported, False)
     assert found.eval_mode == "sample"
     with pytest.raises(FrozenInstanceError):

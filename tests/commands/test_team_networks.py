@@ -232,7 +232,11 @@ def test_a_policy_of_three_agents_plays_and_continues_with_others(tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    [("algo=mappo", "network=tarmac"), ("algo=mat", "algo.embedding_size=8"), ("algo=sable", "algo.embedding_size=8")],
+    [
+        ("algo=mappo", "network=tarmac"),
+        ("algo=mat", "algo.embedding_size=8"),
+        ("algo=ff_sable", "algo.embedding_size=8"),
+    ],
 )
 def test_players_of_teams_that_need_all_observations_say_so(
     settings: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]

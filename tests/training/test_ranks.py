@@ -63,6 +63,7 @@ _CASES = {
     "qplex": f"{_BATTLE} algo=qplex {_PLAIN_Q} {_REPLAY}",
     "vdac gru": f"{_BATTLE} algo=vdac algo.rnn=gru algo.sequence_length=4",
     "seac": f"{_SPREAD} algo=seac",
+    "seac target_kl": f"{_SPREAD} algo=seac algo.epochs=5 algo.target_kl=1e-4",
     "pac": f"{_SPREAD} algo=pac",
     "qfix": f"{_BATTLE} algo=qfix algo.mixer=qfix_mono {_PLAIN_Q} {_REPLAY}",
     "wqmix": f"{_BATTLE} algo=wqmix {_PLAIN_Q} {_REPLAY}",
@@ -183,12 +184,15 @@ def test_every_algorithm_that_learns_has_a_case() -> None:
     assert {*learners, *registry.VARIANTS} - _ALGORITHMS.keys() == set()
 
 
-def test_every_learner_that_can_stop_early_has_a_case_with_it() -> None:
-    able = {
-        registry.algorithm(name) for name in _ALGORITHMS if "target_kl" in registry.algorithm(name).Config.model_fields
-    }
+def _update_of(name: str) -> object:
+    """Returns the method that updates an algorithm, which derived classes share."""
+    return registry.algorithm(name).update
+
+
+def test_every_update_that_can_stop_early_has_a_case_with_it() -> None:
+    able = {_update_of(name) for name in _ALGORITHMS if "target_kl" in registry.algorithm(name).Config.model_fields}
     stopping = {case.partition(" ")[0] for case, words in _CASES.items() if "algo.target_kl=" in words}
-    assert {registry.algorithm(name) for name in stopping} == able
+    assert {_update_of(name) for name in stopping} == able
 
 
 @pytest.mark.parametrize(
