@@ -346,7 +346,10 @@ def test_keys_are_filtered_by_text_in_the_key_or_in_the_meaning(capsys: pytest.C
     assert "gama: no setting contains this text. Did you mean 'gamma' or 'algo.gamma'" in capsys.readouterr().err
 
 
-def test_one_algorithm_is_listed_with_its_capabilities(capsys: pytest.CaptureFixture[str]):
+def test_one_algorithm_is_listed_with_its_capabilities(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "120")
     assert main(["list", "algos", "mappo"]) == 0
     output = capsys.readouterr().out
     lines = dict(line.split(maxsplit=1) for line in output.splitlines())

@@ -42,6 +42,8 @@ class VDACConfig(PPOConfig, MixerConfig):
     """Mixer of the agents' values: vdn (VDAC-sum), qmix (VDAC-mix), or your own class of a torch module
     package.module:Class, called as Class(agents, state_size, embed_dim=).
     """
+    mixer_input: Annotated[Literal["auto", "state", "joint"], Needs("mixer!=vdn")] = "auto"
+    mixing_embed_dim: Annotated[int, Needs("mixer!=vdn")] = Field(32, ge=1, le=100_000)
     hypernet_embed_dim: Annotated[int, Needs("mixer=qmix"), Needs("hypernet_layers!=1")] = Field(64, ge=1, le=100_000)
 
     @property

@@ -18,7 +18,7 @@ from coterie.envs.worlds.foraging import find, settings
 from coterie.envs.worlds.foraging.foraging import Foraging, field_state
 from coterie.envs.worlds.world import State
 
-EPISODES = 250
+EPISODES = 500
 
 
 def constructor_arguments(world: Foraging) -> dict[str, Any]:
