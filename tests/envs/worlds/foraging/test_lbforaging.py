@@ -195,7 +195,7 @@ def test_random_episodes_equal_those_of_the_package(suite: str):
         together = (state["players"].unsqueeze(1) == state["players"].unsqueeze(2)).all(-1).sum((1, 2))
         shared = shared or bool((together > world.config.players)[running].any())
         running = running & ~ended
-    assert collected > 10
+    assert collected > 5
     assert shared or world.config.players < 5  # agents can share a square if another one is in the way
 
 
