@@ -72,6 +72,7 @@ INVALID = [
     ("train seed.x=5", "seed.x: no such setting. Did you mean 'seed'"),
     ("train algo=random algo.lr=1e-3", "algo.lr: not a setting of algorithm 'random' but of coma, ddpg, ddqn and"),
     ("train algo=mappo algo.mixer=vdn", "algo.mixer: not a setting of algorithm 'mappo' but of ddqn, iql, pqn and 8"),
+    ("train algo=sable algo.rnn=gru", "algo.rnn=gru: expected none. Omit it."),
     (
         "train algo=mappo algo.baseline_coef=2",
         "algo.baseline_coef: not a setting of algorithm 'mappo' but of poca. Choose",

@@ -136,6 +136,8 @@ def _message(key: str, details: list[dict[str, Any]], field: FieldInfo | None) -
     if _LIST in expected or any(isinstance(part, int) for part in first["loc"][-1:]):
         return _list_message(key, first, expected, default)
     line = f"{key}={show(first['input'])}: expected {' or '.join(expected)}"
+    if default is not None and expected == [show(default)]:
+        return f"{line}. Omit it."
     return line if default is None else f"{line}, e.g. {show(default)}"
 
 
