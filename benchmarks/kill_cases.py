@@ -95,19 +95,8 @@ def _algorithms() -> dict[str, tuple[str, ...]]:
     pqn = ("pqn", "pqn_vdn", "pqn_qmix")
     sequential = ("happo", "haa2c", "hatrpo")
     clipped = (
-        "ppo",
-        "ippo",
-        "mappo",
-        "ia2c",
-        "maa2c",
-        *sequential,
-        "vdac",
-        "seac",
-        "pac",
-        "poca",
-        "mat",
-        "mat_dec",
-        *sable,
+        *("ppo", "ippo", "mappo", "ia2c", "maa2c", *sequential),
+        *("vdac", "seac", "pac", "poca", "mat", "mat_dec", *sable),
     )
     on_policy = {**dict.fromkeys((*clipped, *pqn), EPOCHS), "coma": ()}
     values = ("ddqn", "iql", "vdn", "qmix", "qplex", "qfix", "wqmix")
