@@ -244,6 +244,18 @@ def _with_error(value: float | None, error: float) -> str:
     return f"{number(value)} ± {number(error)}" if math.isfinite(error) else number(value)
 
 
+def _history(rows: Sequence[Mapping[str, Any]], area: str) -> dict[str, list[Level]]:
+    """Returns the finite values of a metric by team, in the order of the rows."""
+    history: dict[str, list[Level]] = {}
+    for row in rows:
+        for team, value in by_team(row, area).items():
+            if math.isfinite(value):
+                name = area if not team else area.replace("/", f"/{team}/")
+                level = Level(float(value), return_error(row, name), int(row["steps"]))
+                history.setdefault(team, []).append(level)
+    return history
+
+
 def summarize(
     run: Path,
     rows: Sequence[Mapping[str, Any]],
@@ -263,16 +275,9 @@ def summarize(
         random_error: Standard errors of the returns of the random policy by team.
     """
     area = "eval/return_mean" if any(by_team(row, "eval/return_mean") for row in rows) else "rollout/return_mean"
-    history: dict[str, list[Level]] = {}
-    for row in rows:
-        for team, value in by_team(row, area).items():
-            if math.isfinite(value):
-                name = area if not team else area.replace("/", f"/{team}/")
-                level = Level(float(value), return_error(row, name), int(row["steps"]))
-                history.setdefault(team, []).append(level)
     has_lessons = len({row["lesson/index"] for row in rows if "lesson/index" in row}) > 1
     teams = []
-    for team, points in history.items():
+    for team, points in _history(rows, area).items():
         trained = [point for point in points if point.steps > 0]  # not of the untrained policy
         best = max(trained, key=lambda point: point.mean, default=Level(math.nan))
         level = _level(random, team)
