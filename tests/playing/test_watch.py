@@ -27,7 +27,7 @@ from coterie.playing.game import Game
 from coterie.playing.page import Address
 from coterie.playing.watch import Watcher, WatchOptions, watch
 from coterie.playing.watched_run import WatchedRun
-from coterie.runs.snapshots import SNAPSHOT, PolicySnapshots
+from coterie.runs.snapshots import SNAPSHOT, PolicySnapshots, read_snapshot
 from tinyruns import tiny, tiny_run
 
 END = 156
@@ -254,12 +254,17 @@ def test_a_run_is_watched_while_another_process_trains_it(tmp_path: Path):
             trainer.wait()
             stopped = until(lambda status: status["state"] == "stopped")
             assert "coterie resume" in stopped["text"]
+            snapshot = out / "checkpoints" / SNAPSHOT
+            killed = read_snapshot(snapshot)
+            assert killed is not None
             trainer = subprocess.Popen([*program, "resume", str(out)], env=environment)
             until(lambda status: status["state"] == "training")
+            while (found := read_snapshot(snapshot)) is not None and found.steps == killed.steps:
+                time.sleep(0.02)  # an interrupt before the training loop would leave it as it was
             trainer.send_signal(signal.SIGINT)
             assert trainer.wait(120) == 130
             until(lambda status: status["state"] == "stopped")
-        assert not (out / "checkpoints" / SNAPSHOT).exists()  # the checkpoint is newer
+        assert not snapshot.exists()  # the checkpoint is newer
         watcher.send_signal(signal.SIGINT)
         assert watcher.wait(60) == 0
     finally:

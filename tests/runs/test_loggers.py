@@ -212,6 +212,9 @@ def test_tensorboard_logs_against_steps_and_purges_steps_that_resuming_repeats(t
     logger.close()
     logger.close()
     assert scalars(tmp_path, "eval/return_mean") == [(10, 2.5), (20, 5.0), (30, 7.5)]
+    (events,) = tmp_path.iterdir()
+    # Files are read in the order of their names: first the second, then a number that is 10 after 9.
+    events.rename(tmp_path / "events.out.tfevents.0000000001.earlier")
     logger = TensorBoardLogger(tmp_path, purge_step=20)
     logger.write({"steps": 25, "eval/return_mean": 1.0})
     logger.close()
