@@ -32,6 +32,7 @@
   void coterie_qmix_backward_##S(const int64_t*, const T*, const T*, const T*, const T*, const T* const*, T* const*,   \
                                  int);                                                                                 \
   void coterie_particle_step_##S(const int64_t*, const double*, void* const*, int);                                    \
+  void coterie_rollout_##S(const int64_t*, const double*, void* const*, int);                                          \
   }
 DECLARE(float, f32)
 DECLARE(double, f64)
@@ -184,11 +185,48 @@ struct Blocks {
     coterie_particle_step_##S(world.data(), physics, data, threads);                                                   \
     if (invalid != 0) std::exit(1);                                                                                    \
   }                                                                                                                    \
+  void check_rollout_##S(int64_t envs, int64_t steps, int64_t rule, bool noisy, int threads) {                         \
+    const int64_t rows = 2 * envs, last = rule == 0 ? 5 : 0, inputs = 3 + last + 2, times = steps == 0 ? 1 : steps;    \
+    std::vector<int64_t> n{times, envs, 2, 3, last, 2, inputs, 7, 4, 5, 1, rule, 5};                                   \
+    if (steps == 0) n[10] = 2, n[12] = 2, n.push_back(3);                                                              \
+    const std::vector<int64_t> body{1, rows, 1, 1, 0, 0, rows * inputs, inputs, inputs, 7}, rnn{1, 1, rows, 7, 4};     \
+    const std::vector<int64_t> head{1, rows, 1, 0, 0, 0, rows * 4, 4, 4, 5};                                           \
+    Blocks<T> of_body, of_rnn, of_head, noise;                                                                         \
+    of_body.add(inputs * 7), of_body.add(7), of_head.add(20), of_head.add(5);                                          \
+    of_rnn.add(84), of_rnn.add(48), of_rnn.add(12), of_rnn.add(4);                                                     \
+    for (int64_t t = 0; t < times; t++) noise.add(rows * (rule == 0 ? 6 : 5));                                         \
+    Block<T> obs(rows * 3), mean(3), std(3), h(rows * 4), before(rows * 5), log_prob(times * rows), h_after(rows * 4); \
+    Block<T> after_last(rows * 5), flat(10 * envs), v(4 * envs), returns(2 * envs), table(10), contact(1), mass(2);    \
+    Block<T> weight(6), ratio(envs), counts(2 * envs), flats(times * 10 * envs), coasting(8 * envs), sums(4 * envs);   \
+    Block<T> after_obs(times * rows * 3), reward(times * rows);                                                        \
+    const auto first = flags(rows), mask = flags(rows * 5);                                                            \
+    std::unique_ptr<int64_t[]> action(new int64_t[size_t(times * rows * n[10])]());                                    \
+    int64_t invalid = -1;                                                                                              \
+    const std::vector<int64_t> world{envs, 2, 1, 0, 0, 2, 3, 1, 0, 6, 2, 1, 1, 0, 0, 1, 0, 0, 1, 1, 2, 2, 2,           \
+                                     5, 0, -1, 0, 0, 0, 1, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 8, 9};                     \
+    const double physics[] = {0.1, 0.75, 0.01, 1000, 1e-9, 0.1}, numbers[] = {0.3, 10};                                \
+    T* const none = nullptr;                                                                                           \
+    void* const of_world[] = {flat, v, returns, none, none, table, none, none, none, contact, mass, weight, none, none,\
+                              none, ratio, none, none, none, none, none, none, none, none, counts, none, &invalid, none};\
+    const auto data = [](const std::vector<int64_t>& x) { return const_cast<int64_t*>(x.data()); };                    \
+    void* const addresses[] = {obs, first.get(), steps == 0 ? mask.get() : nullptr, mean, std, h,                      \
+                               rule == 0 ? before : none, data(body), data(rnn), data(head), of_body.pointers.data(),  \
+                               of_rnn.pointers.data(), of_head.pointers.data(),                                        \
+                               noisy ? noise.pointers.data() : nullptr, action.get(), rule == 1 ? log_prob : none,     \
+                               h_after, rule == 0 ? after_last : none,                                                 \
+                               steps == 0 ? nullptr : const_cast<void**>(&of_world[0]), data(world),                   \
+                               const_cast<double*>(physics), flats, coasting, sums, after_obs, reward};                \
+    coterie_rollout_##S(n.data(), numbers, addresses, threads);                                                        \
+    if (steps > 0 && invalid != 0) std::exit(1);                                                                       \
+  }                                                                                                                    \
   void check_##S() {                                                                                                   \
     for (int threads : {1, 2})                                                                                         \
       for (int64_t rows : {0, 1, 5, 48, 49, 700}) {                                                                    \
         check_rest_##S(rows, threads);                                                                                 \
         for (int kind : {0, 1, 2}) check_particles_##S(rows, kind, threads);                                           \
+        for (int64_t steps : {0, 1, 3})                                                                                \
+          for (bool noisy : {false, true})                                                                             \
+            for (int64_t rule : {0, 1}) check_rollout_##S(rows, steps, rule, noisy, threads);                          \
         for (int64_t sets : {1, 2})                                                                                    \
           for (int64_t normed : {0, 1}) {                                                                              \
             check_mlp_##S(sets, rows, {3, 65, 17, 5}, 2, 0, normed, threads);                                          \

@@ -8,6 +8,7 @@ from coterie.core.types import Action
 from coterie.kernels import switch
 from coterie.nets.user_body import UserBody
 from coterie.policies.base import Policy, RandomPolicy
+from coterie.training.kernel_acting import KernelActor
 from coterie.training.traced_acting import TracedActor, can_be_traced
 from graph_rollouts import CASES, assert_equal, collected, collector_of
 from preset_learners import preset_learner
@@ -35,7 +36,7 @@ def test_rollouts_are_those_without_traces(case):
     plain._collect._traced = lambda policies: {**policies}
     assert_equal(collected(traced, "off"), collected(plain, "off"))
     actors = actors_of(traced)
-    assert actors.keys() == traced.policies.keys()
+    assert actors.keys() == {name for name, x in traced.actors.items() if not isinstance(x, KernelActor)}
     for actor in actors.values():
         (found,) = traces_of(actor)
         assert found.trace is not None
@@ -62,7 +63,7 @@ def test_later_timesteps_do_not_call_the_policy():
 
 
 def test_another_policy_and_other_tensors_are_traced_again():
-    collector = collector_of("spread", "cpu")
+    collector = collector_of("epsilon-soft without masks", "cpu")
     collected(collector, "off", rollouts=1)
     (name,), (actor,) = actors_of(collector), actors_of(collector).values()
     (before,) = traces_of(actor)
@@ -75,7 +76,7 @@ def test_another_policy_and_other_tensors_are_traced_again():
     (after,) = traces_of(actor)
     assert after is not before
     assert after.is_checked
-    other = collector_of("spread", "cpu").policies[name]
+    other = collector_of("epsilon-soft without masks", "cpu").policies[name]
     collector.set_policies({name: other})
     collected(collector, "off", rollouts=1)
     assert actors_of(collector)[name].policy is other
@@ -166,7 +167,7 @@ def test_a_collector_tells_what_acts_at_every_timestep(setting):
     assert collector.actors.keys() == collector.policies.keys()
     calls = []
     for actor in collector.actors.values():
-        assert isinstance(actor, TracedActor) == (setting == "on")
+        assert isinstance(actor, KernelActor) == (setting == "on")
         actor.act = lambda *args, act=actor.act: (calls.append(args), act(*args))[1]
     collector.advance(4)
     assert len(calls) == 2 * 4

@@ -24,6 +24,7 @@ from coterie.envs.contract.partial_step import PartitionedEnv
 from coterie.envs.contract.vector import VectorEnv, closed, reset_env, step_env
 from coterie.policies.base import RandomPolicy
 from coterie.runs.description import describe
+from coterie.training.kernel_acting import KernelActor
 from coterie.training.rollout_builder import concatenate_rollouts
 from coterie.training.run_parts import RunComponents
 
@@ -31,6 +32,8 @@ PHASES = ("environment", "acting", "storing", "targets", "update")
 """Phases of training: env.step; policies; the rest of collecting; advantages and returns; gradient steps.
 
 A rollout that is captured as a CUDA graph calls neither env.step nor policies: all of it is the rest of collecting.
+Timesteps that a kernel takes in a world, in particle/simple_spread those that neither end nor begin an episode, count
+as acting, the world included.
 """
 
 _WARM_UP_ROUNDS = 2  # the first rounds fill caches and select kernels
@@ -163,6 +166,8 @@ def _measure_phases(loop: TrainingLoop, seconds: float) -> dict[str, float]:
         watches["environment"].attach(loop.env, "step")
     for actor in loop.collector.actors.values():
         watches["acting"].attach(actor, "act")
+        if isinstance(actor, KernelActor):
+            watches["acting"].attach(actor, "advance")
     for policy in loop.collector.policies.values():
         watches["acting"].attach(policy, "draw_noise")
     for algorithm in loop.algorithms.values():

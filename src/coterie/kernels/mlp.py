@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -47,20 +48,41 @@ def mlp(
     Returns:
         [M, out] or [G, M, out]; None if there is no kernel for these arguments.
     """
-    if (activated and activation not in ACTIVATIONS) or not native.is_supported(x, weights[0]):
-        return None
-    if activated < len(weights) - 1:
-        return None
-    if x.ndim != weights[0].ndim or x.shape[-1] != weights[0].shape[-2] or x.shape[:-2] != weights[0].shape[:-2]:
-        return None
-    if any(weight.shape[-1] > _WIDEST[bool(norms)] for weight in weights):
-        return None
-    if len(norms) > activated and x.shape[-1] > _WIDEST[True]:
+    if not has_kernel(x, weights, norms, activation, activated):
         return None
     save = activated > 0 and torch.is_grad_enabled()
     scales, shifts = [scale for scale, _ in norms], [shift for _, shift in norms]
     code = ACTIVATIONS.get(activation, 0)
     return _OPERATOR(x, weights, biases, scales, shifts, code, activated, save)[0]
+
+
+def has_kernel(
+    x: Tensor, weights: Sequence[Tensor], norms: Sequence[tuple[Tensor, Tensor]], activation: str, activated: int
+) -> bool:
+    """True if there is a kernel for the arguments of `mlp`."""
+    if (activated and activation not in ACTIVATIONS) or not native.is_supported(x, weights[0]):
+        return False
+    if activated < len(weights) - 1:
+        return False
+    if x.ndim != weights[0].ndim or x.shape[-1] != weights[0].shape[-2] or x.shape[:-2] != weights[0].shape[:-2]:
+        return False
+    if any(weight.shape[-1] > _WIDEST[bool(norms)] for weight in weights):
+        return False
+    return len(norms) <= activated or x.shape[-1] <= _WIDEST[True]
+
+
+def sizes_and_parameters(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    norms: Sequence[tuple[Tensor, Tensor]],
+    activation: str,
+    activated: int,
+) -> tuple[array[int], array[int]]:
+    """Returns what the C function reads besides x [M, in]: shapes, and addresses of contiguous parameters."""
+    scales, shifts = [scale for scale, _ in norms], [shift for _, shift in norms]
+    sizes = _sizes(x, weights, ACTIVATIONS.get(activation, 0), activated, _normalization(scales, activated))
+    return sizes, native.pointers([*weights, *biases, *scales, *shifts])
 
 
 def eager_mlp(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -216,16 +216,25 @@ def particle_step(constants: ParticleConstants, inputs: StepInputs) -> StepOutpu
     """
     flat, envs = inputs.flat, len(inputs.flat)
     out = _empty(constants, inputs, envs)
-    tables, observations = constants.actions, constants.observations
+    tables = constants.actions
     agents = () if tables is None else tables.agents
     if len(inputs.choices) != len(agents):
         raise ValueError(f"particle_step: choices of {len(inputs.choices)} roles, expected {len(agents)}.")
     for number, choices in zip(agents, inputs.choices, strict=True):
         native.check("particle_step", ("choices", choices, torch.int64, (envs, number, 1)))
     invalid = native.integers(0)
-    addresses = native.addresses(
+    native.call("particle_step", flat.dtype, *constants.arrays(envs), _addresses(constants, inputs, out, invalid))
+    if invalid[0]:
+        raise IndexError("an action is not one of the choices")
+    return out
+
+
+def _addresses(constants: ParticleConstants, inputs: StepInputs, out: StepOutputs, invalid: array[int]) -> array[int]:
+    """Returns addresses in the order of `read_data` in particle.cpp, and those of the choices of each role."""
+    tables, observations = constants.actions, constants.observations
+    return native.addresses(
         *_pointers(
-            *(flat, inputs.coasting, inputs.returns, inputs.thrust, inputs.messages),
+            *(inputs.flat, inputs.coasting, inputs.returns, inputs.thrust, inputs.messages),
             *(None if tables is None else tables.table, inputs.scale, constants.max_speed, inputs.damping),
             *(constants.contact_distance, constants.inverse_mass),
             *((None, None) if observations is None else (observations.weight, observations.bias)),
@@ -234,12 +243,55 @@ def particle_step(constants: ParticleConstants, inputs: StepInputs) -> StepOutpu
             *(out.counts, out.terminated),
         ),
         invalid.buffer_info()[0],
-        *_pointers(*inputs.choices),
+        *(_pointers(*inputs.choices) or [None]),
     )
-    native.call("particle_step", flat.dtype, *constants.arrays(envs), addresses)
-    if invalid[0]:
-        raise IndexError("an action is not one of the choices")
-    return out
+
+
+class SeveralSteps(NamedTuple):
+    """Arguments of the C function for steps in which no episode begins or ends, and memory of their results.
+
+    Attributes:
+        sizes, numbers: Of the world.
+        addresses: Arguments of the first step.
+        flat: State after each step [T, F, B].
+        coasting: Velocity after damping and contact, after the last two steps [2, 2, M, B].
+        returns: Sum of each agent's rewards, after the last two steps [2, N, B].
+        obs: Observations of all agents after each step [T, B, D].
+        reward: Of each step [T, B, N].
+        kept: Tensors and arrays at the addresses.
+    """
+
+    sizes: array[int]
+    numbers: array[float]
+    addresses: array[int]
+    flat: Tensor
+    coasting: Tensor
+    returns: Tensor
+    obs: Tensor
+    reward: Tensor
+    kept: tuple[Any, ...]
+
+
+def several_steps(constants: ParticleConstants, inputs: StepInputs, steps: int) -> SeveralSteps | None:
+    """Prepares steps whose actions are choices of one role's agents; None for other worlds, or without reward and
+    observations.
+    """
+    tables, observations, reward = constants.actions, constants.observations, constants.reward
+    if tables is None or observations is None or reward is None or reward.terminates or len(tables.agents) != 1:
+        return None
+    flat, envs, agents = inputs.flat, len(inputs.flat), reward.agents
+    out = _empty(constants, inputs, envs)
+    invalid = native.integers(0)
+    return SeveralSteps(
+        *constants.arrays(envs),
+        _addresses(constants, inputs, out, invalid),
+        flat=flat.new_empty(steps, constants.rows, envs),
+        coasting=flat.new_empty(2, 2, constants.movers, envs),
+        returns=flat.new_empty(2, agents, envs),
+        obs=flat.new_empty(steps, envs, len(observations.terms) - 1),
+        reward=flat.new_empty(steps, envs, agents),
+        kept=(constants, inputs, out, invalid),
+    )
 
 
 def envs_last(x: Tensor) -> Tensor:

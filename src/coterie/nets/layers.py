@@ -152,7 +152,7 @@ class MLP(nn.Module):
         super().__init__()
         sizes, gain = [in_features, *config.hidden_sizes], GAINS[config.activation]
         self.features = sizes[-1]
-        self.activation, self._activation = ACTIVATIONS[config.activation], config.activation
+        self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
         self.layers = nn.ModuleList(
             Linear(a, b, gain=gain, generator=generator, sets=sets, init=config.init) for a, b in pairwise(sizes)
         )
@@ -169,7 +169,7 @@ class MLP(nn.Module):
                 [layer.weight for layer in linear],
                 [layer.bias for layer in linear],
                 norms=[(norm.weight, norm.bias) for norm in norms],
-                activation=self._activation,
+                activation=self.activation_name,
                 activated=len(self.layers),
             )
             if out is not None:

@@ -471,7 +471,9 @@ class RunningScale(nn.Module):
 
     def __init__(self, size: int, device: torch.device, clip: float = 10.0):
         super().__init__()
-        self._clip = clip
+        self.clip = clip
+        self.mean: Tensor
+        self.std: Tensor
         self.register_buffer("mean", torch.zeros(size, device=device))
         self.register_buffer("std", torch.ones(size, device=device))
 
@@ -482,7 +484,7 @@ class RunningScale(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns x [.., size] on the scale of the statistics."""
-        return ((x - self.get_buffer("mean")) / self.get_buffer("std")).clamp(-self._clip, self._clip)
+        return ((x - self.mean) / self.std).clamp(-self.clip, self.clip)
 
 
 ReadView = Callable[[dict[str, Tree], Tensor | None], TeamView]

@@ -20,7 +20,7 @@ from coterie.nets.team import Block, TeamNetwork, join_blocks, join_by_block
 from coterie.policies.base import ActionDistribution, Mode
 from coterie.policies.network_policy import CloningOptions, DemonstrationBatch, NetworkPolicy
 
-_LAST = "last"
+LAST = "last"
 """Name of the agents' last actions [B, N, A] in the hidden state."""
 
 
@@ -39,7 +39,7 @@ class EpsilonGreedyPolicy(NetworkPolicy):
     """
 
     cuda_graphs = True
-    own_state = (_LAST,)
+    own_state = (LAST,)
     cloning_options = ("margin",)
     network_key = "net"
 
@@ -74,7 +74,7 @@ class EpsilonGreedyPolicy(NetworkPolicy):
     def initial_hidden_state(self, num_envs: int) -> HiddenState:
         hidden_state = super().initial_hidden_state(num_envs)
         if self.reads_last_action:
-            hidden_state[_LAST] = torch.zeros(num_envs, self.team.n, self._max_choices, device=self.device)
+            hidden_state[LAST] = torch.zeros(num_envs, self.team.n, self._max_choices, device=self.device)
         return hidden_state
 
     def draw_noise(self, steps: int, num_envs: int, generator: torch.Generator) -> list[Tree]:
@@ -92,7 +92,7 @@ class EpsilonGreedyPolicy(NetworkPolicy):
             mask = block.join_masks(timestep.action_mask)
             actions.update(block.split_by_role(self._choose(block, q[block.name], mask, block_noise)))
         if self.reads_last_action:
-            next_state = next_state | {_LAST: self.encode_last(actions)}
+            next_state = next_state | {LAST: self.encode_last(actions)}
         return actions, next_state, {}
 
     def action_distribution(
@@ -111,7 +111,7 @@ class EpsilonGreedyPolicy(NetworkPolicy):
         """Q by block at a timestep, and the network's next hidden state."""
         extra = None
         if self.reads_last_action:
-            last = torch.where(timestep.first.unsqueeze(-1), 0.0, hidden_state[_LAST])
+            last = torch.where(timestep.first.unsqueeze(-1), 0.0, hidden_state[LAST])
             extra = join_by_block(unpad_by_role(self.team, last), self.blocks)
         obs = self.obs_normalizer(timestep.obs, timestep.alive)
         return self.net(obs, timestep.first, self.network_state(hidden_state), extra)
@@ -152,7 +152,7 @@ class EpsilonGreedyPolicy(NetworkPolicy):
         network_state = self.network_state(hidden_state)
         extra = None
         if self.reads_last_action:
-            before = unpad_by_role(self.team, hidden_state[_LAST])
+            before = unpad_by_role(self.team, hidden_state[LAST])
             extra = join_by_block(last_actions(self._joint.encode(action), first, before), self.blocks)
         return self.obs_normalizer(obs, alive), first if network_state else None, network_state, extra
 
@@ -163,7 +163,7 @@ class EpsilonGreedyPolicy(NetworkPolicy):
     def cloning_loss(self, batch: DemonstrationBatch, options: CloningOptions) -> tuple[Tensor, Tensor]:
         hidden_state = self.net.initial_hidden_state(batch.valid.shape[1], self.device)
         if self.reads_last_action:
-            hidden_state[_LAST] = self.encode_last(batch.last_action)
+            hidden_state[LAST] = self.encode_last(batch.last_action)
         q, _ = self.net(*self.network_inputs(batch.obs, batch.action, batch.first, hidden_state, batch.valid))
         losses, matches = {}, {}
         for block in self.blocks:

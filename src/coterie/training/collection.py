@@ -19,6 +19,7 @@ from coterie.envs.contract.captured import CapturableEnv
 from coterie.envs.contract.vector import VectorEnv
 from coterie.kernels import switch
 from coterie.policies.base import Mode, Policy
+from coterie.training.kernel_acting import collect_by_kernel, kernel_actor
 from coterie.training.traced_acting import TracedActor, can_be_traced
 from coterie.training.trajectory import Actor, Trajectory, Watch, collect
 
@@ -56,6 +57,10 @@ class CollectFunction:
             self._graphed = None
             with_traces = switch.on and env.device.type == "cpu"
             self.actors = self._traced(policies) if with_traces else {**policies}
+            if watch is None:
+                found = collect_by_kernel(env, self.actors, timestep, hidden_state, noise=noise, modes=modes)
+                if found is not None:
+                    return found
             return collect(env, self.actors, timestep, hidden_state, noise=noise, modes=modes, watch=watch)
         if self._graphed is None or not self._graphed.is_of(env, policies, modes):
             self._graphed, self.actors = GraphedCollection(env, policies, modes), {}
@@ -66,11 +71,12 @@ class CollectFunction:
         return trajectory
 
     def _traced(self, policies: dict[str, Policy]) -> dict[str, Actor]:
-        """Returns the policies, by traces where they can be traced."""
+        """Returns the policies: by the kernel that acts if it can, else by traces if they can be traced."""
         actors: dict[str, Actor] = {}
         for name, policy in policies.items():
-            actors[name] = policy
-            if can_be_traced(policy):
+            by_kernel = kernel_actor(policy, self.actors.get(name))
+            actors[name] = policy if by_kernel is None else by_kernel
+            if by_kernel is None and can_be_traced(policy):
                 known = self.actors.get(name)
                 actor = known if isinstance(known, TracedActor) and known.policy is policy else TracedActor(policy)
                 actor.start_rollout()

@@ -67,6 +67,10 @@ class EpisodeStarts:
             return None
         return self.own <= self.clock - self._limit
 
+    def before_limit(self) -> float:
+        """Returns the steps from now on in which no episode reaches the time limit, on the CPU; infinity without."""
+        return self._limit - 1 - (int(self.clock) - self.earliest)
+
     def end(self, final: Tensor, *, by_task: bool) -> None:
         """Ends episodes.
 

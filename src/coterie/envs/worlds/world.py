@@ -67,6 +67,9 @@ class Outcome:
 Advanced = tuple[State, Outcome, Observation]
 """The next state, the outcome of the step, and the observation of the next state."""
 
+SeveralSteps = Any
+"""Arguments and results of several steps of a world by a kernel."""
+
 FusedStep = Callable[[State, dict[str, Action], Tensor | None, State | None], Advanced | None]
 """Called with a state, actions by role, where new episodes start [B] bool or None, and their states or None."""
 
@@ -85,6 +88,9 @@ class World(ABC):
             entries is enough.
         fused_step: function that does the work of `step`, of starting new episodes and of `observe` by a kernel, or
             None. It returns None if there is no kernel for the type or the device.
+        several_steps: function of a state and a number of steps that prepares these for a kernel which also acts, see
+            `coterie.kernels.rollout`, or None. It returns None if there is no kernel. Only the time limit may end
+            episodes of such a world.
         cuda_graphs: False if `reset`, `step` or `observe` read tensors on the host or copy any to the device, so that
             they cannot be captured as part of a CUDA graph.
     """
@@ -96,6 +102,7 @@ class World(ABC):
     parameters: Mapping[str, Parameter] = MappingProxyType({})
     apply_parameters: Callable[[State], State] | None = None
     fused_step: FusedStep | None = None
+    several_steps: Callable[[State, int], SeveralSteps | None] | None = None
     cuda_graphs: bool = True
 
     @abstractmethod
@@ -122,6 +129,10 @@ class World(ABC):
     @abstractmethod
     def observe(self, state: State) -> Observation:
         """Returns what agents observe in `state`."""
+
+    def after_several(self, state: State, steps: SeveralSteps) -> tuple[State, list[Observation]]:
+        """Returns the state after steps that `several_steps` has prepared for `state`, and each step's observation."""
+        raise NotImplementedError
 
     @abstractmethod
     def render(self, state: State, size: int) -> np.ndarray:
@@ -203,6 +214,35 @@ class WorldEnv(RandomizableEnv, CapturableEnv):
         step = self._make_step(outcome, resetting)
         first = self._no_envs if resetting is None else resetting
         return step, self._timestep(first, observation, outcome.agent_terminated)
+
+    def several_steps(self, most: int) -> SeveralSteps | None:
+        """Prepares up to `most` steps in which no episode ends or begins; None if there are none, or no kernel."""
+        if not switch.on or self.world.several_steps is None or self._final is not self._no_envs or not self._on_host:
+            return None
+        count = int(min(most, self._starts.before_limit()))
+        return self.world.several_steps(self._state, count) if count > 0 else None
+
+    def take_several(self, steps: SeveralSteps) -> list[tuple[Step, Timestep]]:
+        """Returns the results of steps that `several_steps` has prepared and the kernel has taken."""
+        self._state, observations = self.world.after_several(self._state, steps)
+        self._starts.clock += len(observations)
+        rewards = steps.reward.unbind(0)
+        return [
+            (self._make_quiet_step(reward), self._timestep(self._no_envs, observation))
+            for reward, observation in zip(rewards, observations, strict=True)
+        ]
+
+    def _make_quiet_step(self, reward: Tensor) -> Step:
+        """Returns the result of a step that ends no episode."""
+        return Step(
+            reward=reward,
+            group_reward=self._no_group_reward,
+            terminated=self._no_agents,
+            truncated=self._no_agents,
+            episode_terminated=self._no_envs,
+            episode_truncated=self._no_envs,
+            metrics=self._no_metrics,
+        )
 
     def _advance(
         self, action: dict[str, Action], noise: Tensor | None, resetting: Tensor | None, initial: State | None

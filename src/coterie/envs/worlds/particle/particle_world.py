@@ -24,6 +24,7 @@ from coterie.envs.worlds.particle.render import Disc, Message, Scene, draw_scene
 from coterie.envs.worlds.particle.scenario import NoiseReader, Role, ScenarioOutcome, ScenarioSpec, Transition
 from coterie.envs.worlds.particle.step_kernel import StepKernel
 from coterie.envs.worlds.world import Advanced, Observation, Outcome, State, World
+from coterie.kernels.particle import SeveralSteps
 
 COMMON_PARAMETERS: dict[str, Parameter] = {
     "speed": Parameter(1.0, 0.05, 10.0, "factor on thrust and speed limit of all moving bodies"),
@@ -169,6 +170,8 @@ class ParticleWorld(World):
         self.spec = self._make_spec(config.episode_limit)
         if scenario.walls is None and scenario.events is None:
             self.fused_step = self._fused_step
+            if self._actions == "discrete":
+                self.several_steps = self._several_steps
         self._kernel = StepKernel(
             scenario,
             self.physics,
@@ -269,6 +272,22 @@ class ParticleWorld(World):
                 after[name] = torch.where(resetting, initial[name], after[name])
         observation = self.observe(after) if out.obs is None else self._observation(out.obs, out.flat)
         return after, Outcome(reward, terminated=terminated, metrics=metrics), observation
+
+    def _several_steps(self, state: State, steps: int) -> SeveralSteps | None:
+        """See `World.several_steps`."""
+        return self._kernel.several(state, steps)
+
+    def after_several(self, state: State, steps: SeveralSteps) -> tuple[State, list[Observation]]:
+        last = (len(steps.flat) - 1) % 2
+        after = {
+            **state,
+            "flat": steps.flat[-1].T,
+            "coasting_velocity": steps.coasting[last].permute(2, 0, 1),
+            "returns": steps.returns[last].T,
+        }
+        flat = steps.flat.transpose(1, 2)
+        observations = [self._observation(*both) for both in zip(steps.obs.unbind(0), flat.unbind(0), strict=True)]
+        return after, observations
 
     def _advance(
         self, state: State, flat: Tensor, coasting: Tensor, action: dict[str, Action], noise: Tensor | None

@@ -18,10 +18,12 @@ from coterie.kernels.particle import (
     CoverageReward,
     ObservationMap,
     ParticleConstants,
+    SeveralSteps,
     StepInputs,
     StepOutputs,
     envs_last,
     particle_step,
+    several_steps,
 )
 
 Tables = Callable[[Role, Tensor], tuple[Tensor | None, Tensor | None]]
@@ -68,22 +70,34 @@ class StepKernel:
             indices = []
             thrust, spoken = self._decoder(action, flat.T)
             thrust, messages = thrust.contiguous(), spoken[0].contiguous() if spoken else None
-        coverage, scale = self._scenario.coverage, self._physics.scale(state)
-        inputs = StepInputs(
-            flat=envs_last(flat),
-            coasting=envs_last(state["coasting_velocity"]),
-            returns=envs_last(state["returns"]),
+        inputs = self._inputs(state)._replace(
             choices=indices,
             thrust=thrust,
             messages=messages,
-            scale=None if scale is None else scale.contiguous(),
-            damping=state.get("damping"),
             resetting=resetting,
             initial=None if initial is None else envs_last(initial["flat"]),
+        )
+        return particle_step(self._constants_for(flat, thrust is None), inputs)
+
+    def several(self, state: State, steps: int) -> SeveralSteps | None:
+        """Prepares steps with discrete actions that neither end nor begin an episode; None if there is no kernel."""
+        flat = state["flat"]
+        if type(flat) is not Tensor or not native.is_supported(flat):
+            return None
+        return several_steps(self._constants_for(flat, tabled=True), self._inputs(state), steps)
+
+    def _inputs(self, state: State) -> StepInputs:
+        """Returns what a step reads of the state."""
+        coverage, scale = self._scenario.coverage, self._physics.scale(state)
+        return StepInputs(
+            flat=envs_last(state["flat"]),
+            coasting=envs_last(state["coasting_velocity"]),
+            returns=envs_last(state["returns"]),
+            scale=None if scale is None else scale.contiguous(),
+            damping=state.get("damping"),
             local_ratio=None if coverage is None else state[coverage.ratio],
             collision_weight=None if coverage is None else coverage.weight(state),
         )
-        return particle_step(self._constants_for(flat, thrust is None), inputs)
 
     def _constants_for(self, like: Tensor, tabled: bool) -> ParticleConstants:
         """Returns the constants for a type, and for actions by tables or by thrust."""

@@ -1,0 +1,171 @@
+"""Acting by a kernel: of policies with discrete actions, whose agents share their parameters; and rollouts by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from coterie.core import precision
+from coterie.core.tree import Tree
+from coterie.core.types import Action, HiddenState, Timestep
+from coterie.envs.contract.vector import VectorEnv, step_env
+from coterie.envs.worlds.world import WorldEnv
+from coterie.kernels.particle import SeveralSteps
+from coterie.kernels.rollout import Acted, Actor, Inputs, Layers, PreparedActor, has_kernel
+from coterie.nets.layers import MLP, Linear, VectorEncoder
+from coterie.nets.recurrent import GRU
+from coterie.nets.team import BlockNetwork, ObservationNormalizer, RunningScale
+from coterie.policies.base import Mode, Policy
+from coterie.policies.epsilon_greedy import LAST, EpsilonGreedyPolicy
+from coterie.policies.stochastic import StochasticPolicy
+from coterie.training.trajectory import Trajectory, team_view
+
+
+class KernelActor:
+    """Acts like a policy, with the same results.
+
+    Args:
+        policy: The policy.
+        actor: It as the kernel reads it, see `start_rollout`.
+    """
+
+    def __init__(self, policy: EpsilonGreedyPolicy | StochasticPolicy, actor: Actor):
+        self.team, self.policy, self._role = policy.team, policy, policy.team.roles[0].name
+        self.start_rollout(actor)
+
+    def start_rollout(self, actor: Actor) -> None:
+        """Sets the policy's present tensors and numbers."""
+        self._actor, self._prepared = actor, dict[tuple[Any, ...], PreparedActor | None]()
+
+    def act(
+        self, timestep: Timestep, hidden_state: HiddenState, noise: Tree, mode: Mode
+    ) -> tuple[dict[str, Action], HiddenState, dict[str, Any]]:
+        """See `Policy.act`."""
+        prepared = self.prepared(timestep)
+        if prepared is None:
+            return self.policy.act(timestep, hidden_state, noise, mode)
+        acted = prepared(self._inputs(timestep, hidden_state), self._noise([noise], mode))
+        extras = {} if acted.log_prob is None else {"log_prob": acted.log_prob[0]}
+        return {self._role: Action(acted.action[0])}, self._hidden_state(acted), extras
+
+    def advance(
+        self, world: SeveralSteps, timestep: Timestep, hidden_state: HiddenState, noise: Sequence[Tree], mode: Mode
+    ) -> tuple[list[dict[str, Action]], HiddenState, list[dict[str, Any]]]:
+        """Acts and steps as often as `world` says. Returns what `act` does, of every timestep."""
+        prepared = self.prepared(timestep)
+        assert prepared is not None
+        acted = prepared(self._inputs(timestep, hidden_state), self._noise(noise, mode), world)
+        actions = [{self._role: Action(choice)} for choice in acted.action.unbind(0)]
+        extras: list[dict[str, Any]] = [{} for _ in actions]
+        if acted.log_prob is not None:
+            extras = [{"log_prob": log_prob} for log_prob in acted.log_prob.unbind(0)]
+        return actions, self._hidden_state(acted), extras
+
+    def prepared(self, timestep: Timestep) -> PreparedActor | None:
+        """Returns the kernel for timesteps of this size; None if there is none."""
+        obs = timestep.obs[self._role]
+        if not isinstance(obs, Tensor):
+            return None
+        key = (obs.dtype, *obs.shape)
+        if key not in self._prepared:
+            self._prepared[key] = PreparedActor(self._actor, obs) if has_kernel(self._actor, obs) else None
+        return self._prepared[key]
+
+    def _inputs(self, timestep: Timestep, state: HiddenState) -> Inputs:
+        mask = timestep.action_mask.get(self._role)
+        return Inputs(timestep.obs[self._role], timestep.first, mask, state.get("h"), state.get(LAST))
+
+    def _noise(self, noise: Sequence[Tree], mode: Mode) -> list[Tensor] | None:
+        if mode == "greedy":
+            return None
+        block = self.policy.blocks[0].name
+        return [(step[block] if isinstance(step, dict) else step).contiguous() for step in noise]
+
+    def _hidden_state(self, acted: Acted) -> HiddenState:
+        found = {"h": acted.h, LAST: acted.last}
+        return {name: x for name, x in found.items() if x is not None}
+
+
+def kernel_actor(policy: Policy, known: Any = None) -> KernelActor | None:
+    """Returns a policy that acts by the kernel in a rollout, `known` if that is of the same policy; None if the policy
+    has parts that the kernel has not.
+    """
+    if type(policy) not in (EpsilonGreedyPolicy, StochasticPolicy) or precision.reduced:
+        return None
+    assert isinstance(policy, EpsilonGreedyPolicy | StochasticPolicy)
+    (block, *others), normalizer = policy.blocks, policy.obs_normalizer
+    block_network, config = next(iter(policy.net.networks.values())), policy.net.config
+    if others or len(block.roles) > 1 or block.action_spec.continuous or config.view != "none":
+        return None
+    if not isinstance(block_network, BlockNetwork) or type(normalizer) is not ObservationNormalizer:
+        return None
+    network, q_values = block_network.network, isinstance(policy, EpsilonGreedyPolicy)
+    body, rnn = network.body, network.rnn
+    if not isinstance(block_network.encoder, VectorEncoder) or type(body) is not MLP or not body.layers:
+        return None
+    if network.sets is not None or not isinstance(rnn, GRU | None) or (config.obs_last_action and not q_values):
+        return None
+    scale = next(iter(normalizer.scales.values()), None)
+    actor = Actor(
+        body=_layers(body, network.head if rnn is None else None),
+        rnn=None if rnn is None else (rnn.input_weight, rnn.weight, rnn.bias, rnn.recurrent_bias),
+        head=None if rnn is None else Layers([network.head.weight], [network.head.bias]),
+        choices=block.action_spec.choices,
+        categorical=not q_values,
+        scale=(scale.mean, scale.std, scale.clip) if isinstance(scale, RunningScale) else None,
+        ids=block_network.ids is not None,
+        last_action=config.obs_last_action,
+        epsilon=policy.epsilon if isinstance(policy, EpsilonGreedyPolicy) else 0.0,
+    )
+    if not isinstance(known, KernelActor) or known.policy is not policy:
+        return KernelActor(policy, actor)
+    known.start_rollout(actor)
+    return known
+
+
+def _layers(body: MLP, head: Linear | None) -> Layers:
+    layers: list[Any] = [*body.layers] if head is None else [*body.layers, head]
+    norms: list[Any] = [] if body.norms is None else [*body.norms]
+    return Layers(
+        [layer.weight for layer in layers],
+        [layer.bias for layer in layers],
+        [(norm.weight, norm.bias) for norm in norms],
+        body.activation_name,
+        len(body.layers),
+    )
+
+
+def collect_by_kernel(
+    env: VectorEnv,
+    actors: Mapping[str, Any],
+    timestep: Timestep,
+    hidden_state: dict[str, Tree],
+    *,
+    noise: dict[str, list[Tree]],
+    modes: dict[str, Mode],
+) -> Trajectory | None:
+    """Does what `collect` does in a built-in world, by the kernel between ends of episodes; None if it cannot."""
+    if len(actors) != 1 or not isinstance(env, WorldEnv) or env.world.several_steps is None or timestep.action_mask:
+        return None
+    ((name, actor),) = actors.items()
+    if not isinstance(actor, KernelActor) or not actor.team.is_entire_env or actor.prepared(timestep) is None:
+        return None
+    own_noise, mode, state = noise[name], modes[name], hidden_state[name]
+    found = Trajectory(timesteps=[timestep], steps=[], actions=[], extras=[], hidden_state=hidden_state)
+    while (t := len(found.steps)) < len(own_noise):
+        now, world = found.timesteps[-1], env.several_steps(len(own_noise) - t)
+        if world is None:
+            action, state, extra = actor.act(team_view(actor.team, now), state, own_noise[t], mode)
+            actions, extras, after = [action], [extra], [step_env(env, action)]
+        else:
+            count = len(world.flat)
+            actions, state, extras = actor.advance(world, now, state, own_noise[t : t + count], mode)
+            after = env.take_several(world)
+        found.actions += actions
+        found.extras += [{name: extra} for extra in extras]
+        found.steps += [step for step, _ in after]
+        found.timesteps += [then for _, then in after]
+    found.hidden_state = {name: state}
+    return found
