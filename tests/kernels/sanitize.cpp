@@ -33,6 +33,7 @@
                                  int);                                                                                 \
   void coterie_particle_step_##S(const int64_t*, const double*, void* const*, int);                                    \
   void coterie_rollout_##S(const int64_t*, const double*, void* const*, int);                                          \
+  void coterie_moments_##S(const int64_t*, const T*, const bool*, double* const*, int);                                \
   }
 DECLARE(float, f32)
 DECLARE(double, f64)
@@ -158,6 +159,11 @@ struct Blocks {
       coterie_clipped_policy_loss_##S(one, options, a, b, c, given, out, d, threads);                                  \
       coterie_clipped_value_loss_##S(one, options, a, b, c, given, out, d, threads);                                   \
     }                                                                                                                  \
+    const int64_t size[] = {rows, 6};                                                                                  \
+    Block<double> counts(2), means(12), deviations(12);                                                                \
+    double* const moments[] = {counts, means, deviations, counts + 1, means + 6, deviations + 6};                      \
+    coterie_moments_##S(size, logits, nullptr, moments, threads);                                                      \
+    coterie_moments_##S(size, logits, mask.get(), moments, threads);                                                   \
     const double adam[] = {0.01, 0.9, 0.999, 1e-8, 0.1, 0.5, 1};                                                       \
     Block<T> p(rows), g(rows), average(rows), square(rows, 0);                                                         \
     coterie_adam_##S(n.data(), adam, p, g, average, square, out, threads);                                             \

@@ -118,7 +118,7 @@ class CentralState:
         """Adds the states of a rollout to the statistics by which they are normalized."""
         if self._scale is not None and self._name is not None:
             states, acted = rollout.state[self._name][:-1], rollout.acted[:-1]
-            self._moments = update_moments(self._moments, states, acted, reduction)
+            self._moments = update_moments(self._moments, states, acted, reduction, kernels=switch.on)
             self._scale.set(self._moments)
 
     def state_dict(self) -> dict[str, Any]:

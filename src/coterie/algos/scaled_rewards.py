@@ -41,5 +41,6 @@ class ScaledRewardLearner(Learner):
         """Adds rewards [..] to their statistics where `valid` [..] is True, once per reward, when it is collected."""
         if self.reward_moments is None:
             return
-        for name, value in update_moments(self.reward_moments, reward.unsqueeze(-1), valid, self.reduction).items():
+        found = update_moments(self.reward_moments, reward.unsqueeze(-1), valid, self.reduction, kernels=self.kernels)
+        for name, value in found.items():
             self.reward_moments[name].copy_(value)

@@ -10,6 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from coterie.kernels import moments as fused
+
 
 class Reduction(Protocol):
     """Processes that hold a part of a batch each. Statistics with a reduction are those of the whole batch.
@@ -120,11 +122,23 @@ def initial_moments(size: int, device: torch.device | str = "cpu") -> Moments:
     return {"count": torch.zeros((), dtype=torch.float64, device=device), "mean": zeros, "deviation": zeros.clone()}
 
 
-def update_moments(moments: Moments, x: Tensor, valid: Tensor | None, reduction: Reduction | None = None) -> Moments:
-    """Returns the moments of the old data and of x [.., size] where `valid` [..] (None: everywhere).
+def update_moments(
+    moments: Moments,
+    x: Tensor,
+    valid: Tensor | None,
+    reduction: Reduction | None = None,
+    *,
+    kernels: bool = False,
+) -> Moments:
+    """Returns the moments of the old data and of x [.., size] where `valid` [..] (None: everywhere), with `kernels` by
+    a fused kernel where there is one.
 
     Source: Chan, Golub and LeVeque 1983, parallel variance.
     """
+    if kernels and reduction is None:
+        found = fused.update_moments((moments["count"], moments["mean"], moments["deviation"]), x, valid)
+        if found is not None:
+            return dict(zip(("count", "mean", "deviation"), found, strict=True))
     x = x.reshape(-1, x.shape[-1]).double()
     keep = torch.ones(x.shape[0], dtype=torch.bool, device=x.device) if valid is None else valid.reshape(-1)
     count, total = keep.sum().double(), torch.where(keep[:, None], x, 0.0).sum(0)

@@ -19,6 +19,7 @@ from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, HiddenState, Rollout
 from coterie.functional.returns import present_agents
 from coterie.functional.statistics import Moments, Reduction, initial_moments, mean_and_std, update_moments
+from coterie.kernels import switch
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import CentralInputs, ModuleFactory, NetworkConfig, ShareParams
 from coterie.nets.encoders import build_encoder, can_share_network, concatenate_observations
@@ -536,7 +537,7 @@ class ObservationNormalizer:
         for block in self._blocks:
             block_valid = valid[..., block.start : block.stop]
             self._moments[block.name] = update_moments(
-                self._moments[block.name], block.join_obs(obs), block_valid, reduction
+                self._moments[block.name], block.join_obs(obs), block_valid, reduction, kernels=switch.on
             )
         self._set_scales()
 

@@ -10,6 +10,7 @@ from coterie.core.errors import UserError
 from coterie.core.specs import Entities, TeamSpec
 from coterie.core.tree import Tree
 from coterie.functional.statistics import Reduction, initial_moments, mean_and_std, update_moments
+from coterie.kernels import switch
 from coterie.nets.config import NetworkConfig
 from coterie.nets.entities import entities_present, entity_features, require_entities
 from coterie.nets.team import Block, ObservationNormalizer, RunningScale
@@ -126,7 +127,7 @@ class EntityNormalizer(ObservationNormalizer):
             for part in self._parts[block.name]:
                 name, features = _of_kind(block.name, part), entity_features(joined, part)
                 seen = entities_present(features, part) & block_valid.unsqueeze(-1)
-                self._moments[name] = update_moments(self._moments[name], features, seen, reduction)
+                self._moments[name] = update_moments(self._moments[name], features, seen, reduction, kernels=switch.on)
         self._set_scales()
 
     def _set_scales(self) -> None:
