@@ -52,9 +52,9 @@ FEEDFORWARD = {
 """One more read, the number of timesteps that minibatches are drawn from."""
 
 CASES = [
-    *((name, "discrete", "none") for name in LEARNERS),
-    *((name, "discrete", "gru") for name in FAMILIES),
-    *((name, "continuous", "gru") for name in FAMILIES if supports_actions(name, "continuous")),
+    *((name, "continuous" if supports_actions(name, "continuous") else "discrete", "gru") for name in FAMILIES),
+    *((name, "discrete", "none") for name in LEARNERS if name not in FAMILIES),
+    *((name, "discrete", "none") for name in ("hatrpo", "poca", "coma")),  # alone in their families
 ]
 
 
@@ -80,7 +80,7 @@ def test_training_stays_on_the_device(name, kind, rnn, monkeypatch):
     updates = []
     with fake_cuda() as cuda:
         env = env_of(Everything(kind, dead=0.0), 4, device=CUDA)
-        learner = preset_learner(name, env, rnn)
+        learner = preset_learner(name, env, rnn, rollout_length=6)
         collector = Collector(env, {env.spec.default_teams()[0].name: learner.policy}, seed=0)
         for update in range(2):
             cuda.reads.clear()
@@ -97,6 +97,6 @@ def test_training_stays_on_the_device(name, kind, rnn, monkeypatch):
             assert cuda.reads == UPDATE[name] | extra
             assert cuda.copies == {}
             updates.append((tree_map(lambda x: x.cpu(), rollout), metrics))
-    on_host = preset_learner(name, env_of(Everything(kind, dead=0.0), 4), rnn)
+    on_host = preset_learner(name, env_of(Everything(kind, dead=0.0), 4), rnn, rollout_length=6)
     for update, (rollout, metrics) in enumerate(updates):
         assert metrics == pytest.approx(on_host.update(rollout, update / 2), rel=2e-3, abs=2e-5)

@@ -15,10 +15,6 @@ from graph_training import (
     transfers_of_an_update,
 )
 
-FAST = {"batches of a size, several signals"}
-STAND_IN = [*FAST, "parts of two sizes"]
-"""All cases are tested on a GPU, in `test_graphs_on_gpu.py`."""
-
 
 @pytest.fixture
 def cuda():
@@ -26,9 +22,10 @@ def cuda():
         yield found
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in FAST else pytest.mark.slow) for c in STAND_IN])
-def test_training_is_that_without_graphs_bit_for_bit(cuda, case):
-    assert_original_is_that_without_graphs(case, CUDA, rtol=0, atol=0)
+@pytest.mark.slow
+def test_training_is_that_without_graphs_bit_for_bit(cuda):
+    """The other cases are tested on a GPU, in `test_graphs_on_gpu.py`."""
+    assert_original_is_that_without_graphs("parts of two sizes", CUDA, rtol=0, atol=0)
 
 
 def test_a_step_is_a_replay_that_executes_no_python(cuda):

@@ -64,7 +64,9 @@ COMA: dict[str, tuple[str, str, dict[str, Any]]] = {
     "no exploration": ("none", "discrete", SOFT | {"epsilon_start": 0.0, "epsilon_end": 0.0}),
     "XuanCe's": (
         *("none", "discrete"),
-        HARD | {"updated_advantages": "true", "critic_loss_mask": "agent", "max_grad_value": 1e-3, "critic": "own"},
+        HARD
+        | {"updated_advantages": "true", "critic_loss_mask": "agent", "max_grad_value": 1e-3, "critic": "own"}
+        | {"batch_size": 3},
     ),
 }
 """COMA: recurrent layer, kind of actions, and settings."""
@@ -257,9 +259,9 @@ def off_policy(case, setting, device):
 
 
 def assert_gradient_steps_are_those_without_graphs(case, device, *, rtol, atol):
-    """Compares metrics and states of four updates. There is one capture, or with a delayed actor one of each step."""
+    """Compares metrics and states of three updates. There is one capture, or with a delayed actor one of each step."""
     eager, training = (off_policy(case, setting, device) for setting in ("off", "on"))
-    expected, found = ([x.update(k / 4) for k in range(4)] for x in (eager, training))
+    expected, found = ([x.update(k / 3) for k in range(3)] for x in (eager, training))
     assert training.learner._step_function.captures == (2 if case in ("TD3", "MATD3") else 1)
     assert training.rollout_captures == 1
     assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
