@@ -16,13 +16,15 @@ from typing import Any
 from ray.cluster_utils import Cluster
 
 STORE = 80 * 2**20
+QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+"""How soon a node that is killed is known to be dead."""
 
 
 def main() -> None:
     here: dict[str, Any] = {"node_ip_address": "127.0.0.1", "object_store_memory": STORE}
     cluster = Cluster(
         initialize_head=True,
-        head_node_args={"num_cpus": 0, "include_dashboard": False, **here},
+        head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": QUICK, **here},
     )
     nodes = [cluster.add_node(num_cpus=1, include_log_monitor=False, **here) for _ in range(2)]
     print(cluster.address, flush=True)
