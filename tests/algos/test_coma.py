@@ -232,22 +232,6 @@ def test_observations_and_rewards_of_dead_agents_do_not_change_weights(kind, rnn
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("final", [True, False])
-def test_final_timesteps_are_not_learned_from(final):
-    """Their observations and actions do not change weights. Those of other timesteps, the control, do."""
-    found = []
-    for shift in (0.0, 100.0):
-        algorithm, collector = learner(Probe(observe_age, zero_reward, length=3))
-        rollout = collect_rollout(algorithm, collector)
-        timesteps = (~rollout.acted if final else rollout.acted)[:-1]
-        assert timesteps.sum() == (48 if final else 144)
-        rollout.obs["agent"][:-1][timesteps] += shift
-        rollout.action["agent"].discrete[timesteps] = int(shift > 0)
-        algorithm.update(rollout, 0.0)
-        found.append(weights(algorithm))
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True)) == final
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("others_matter", [False, True])
 def test_an_irrelevant_teammate_gets_no_credit(monkeypatch, others_matter):

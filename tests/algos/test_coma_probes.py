@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gymnasium import spaces
 
-from algo_worlds import Probe, observe_ones, observe_x
+from algo_worlds import Probe, observe_ones
 from families import climbing
 from learners import mean_reward
 from learners import train_coma as train
@@ -14,7 +13,7 @@ from learners import train_coma as train
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("seed", "entropy_bonus"), [(0, True), (1, True), (1, False)])
+@pytest.mark.parametrize(("seed", "entropy_bonus"), [(0, True), (1, False)])
 def test_coma_converges_to_the_second_best_reward_in_climbing(seed, entropy_bonus):
     """7, as usual for policy gradients, with an entropy bonus. Without it, the control, it is 5."""
     settings = {
@@ -30,31 +29,6 @@ def test_coma_converges_to_the_second_best_reward_in_climbing(seed, entropy_bonu
     algorithm, collector, _ = train(climbing(24), 110, num_envs=32, seed=seed, **settings)
     algorithm.policy.epsilon = 0.0
     assert mean_reward(algorithm, collector) == pytest.approx(7 if entropy_bonus else 5, abs=0.15)
-
-
-@pytest.mark.parametrize("observed", [True, False])
-def test_probe_the_action_depends_on_the_observation(observed):
-    """Without the observation, the control, half of the choices are right."""
-    world = Probe(observe_x if observed else observe_ones, lambda x, age, d, c: (d == x.view(-1, 1)).float(), n=2)
-    found = mean_reward(*train(world, 80, lr=5e-3, critic_time_chunks=4, epsilon_end=0.01)[:2])
-    assert found > 0.9 if observed else found < 0.65
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_probe_a_masked_best_action_is_not_taken(masked):
-    """In the control nothing is masked, and the best action is taken."""
-    mask = torch.tensor([True, True, not masked])
-    world = Probe(observe_ones, lambda x, age, d, c: d.float(), actions=spaces.Discrete(3), mask=mask)
-    algorithm, collector, _ = train(world, 60, epsilon_end=0.01)
-    assert mean_reward(algorithm, collector) == pytest.approx(1.0 if masked else 2.0, abs=0.05)
-
-
-@pytest.mark.parametrize("agent_id", [None, False])
-def test_probe_agents_with_equal_observations_are_distinguished_by_their_id(agent_id):
-    """Agent i should choose i, which a shared policy cannot do without ids."""
-    world = Probe(observe_ones, lambda x, age, d, c: (d == torch.tensor([0, 1])).float(), n=2)
-    found = mean_reward(*train(world, 60, obs_agent_id=agent_id, epsilon_end=0.01)[:2])
-    assert found > 0.95 if agent_id is None else found < 0.7
 
 
 class Cue(Probe):
@@ -73,12 +47,12 @@ class Cue(Probe):
         return replace(super().observe(state), state={"global": torch.stack([state["x"], state["age"]], -1)})
 
 
-@pytest.mark.parametrize(("rnn", "critic"), [("gru", "state"), ("lstm", "state"), ("none", "state"), ("gru", "joint")])
-def test_probe_a_recurrent_actor_remembers_a_cue(rnn, critic):
-    """Needs a recurrent actor and a critic of the state. Without either, half of the choices are right."""
-    settings = {"rnn": rnn, "critic": critic, "rnn_size": 16, "rollout_length": 16, "epsilon_end": 0.01}
+@pytest.mark.parametrize("critic", ["state", "joint"])
+def test_probe_a_recurrent_actor_remembers_a_cue(critic):
+    """Needs a critic of the state. Without it, half of the choices are right."""
+    settings = {"rnn": "gru", "critic": critic, "rnn_size": 16, "rollout_length": 16, "epsilon_end": 0.01}
     found = mean_reward(*train(Cue(), 70, lr=5e-3, critic_time_chunks=4, **settings)[:2])
-    assert found > 0.85 if (rnn, critic) in {("gru", "state"), ("lstm", "state")} else found < 0.65
+    assert found > 0.85 if critic == "state" else found < 0.65
 
 
 class Alternating(Probe):

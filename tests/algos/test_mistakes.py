@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +22,10 @@ from learners import (
     ddpg_learner,
     happo_learner,
     hatrpo_learner,
-    mean_reward,
     poca_learner,
     ppo_learner,
     pqn_learner,
     sac_learner,
-    train_poca,
 )
 from preset_learners import preset_learner
 
@@ -88,28 +87,8 @@ def same(one, other):
 
 
 PRESETS = (
-    "ippo",
-    "mappo",
-    "happo",
-    "hatrpo",
-    "vdac",
-    "seac",
-    "pac",
-    "poca",
-    "coma",
-    "iql",
-    "vdn",
-    "qmix",
-    "qplex",
-    "qfix",
-    "wqmix",
-    "pqn",
-    "pqn_vdn",
-    "pqn_qmix",
-    "maddpg",
-    "matd3",
-    "sac",
-    "masac",
+    *("ippo", "mappo", "happo", "hatrpo", "vdac", "seac", "pac", "poca", "coma", "iql", "vdn"),
+    *("qmix", "qplex", "qfix", "wqmix", "pqn", "pqn_vdn", "pqn_qmix", "maddpg", "matd3", "sac", "masac"),
 )
 
 
@@ -153,8 +132,7 @@ def test_the_reward_of_a_terminal_step_changes_the_critic(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rnn", ["none", "gru"])
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(("name", "rnn"), list(zip(PRESETS, itertools.cycle(("none", "gru")))))
 def test_actions_and_rewards_of_final_timesteps_do_not_change_weights(name, rnn):
     """The control changes rewards of other timesteps. COMA evaluates its policy at final timesteps, where it bootstraps
     at truncation.
@@ -356,25 +334,3 @@ def test_hidden_states_of_critics_are_reset_between_episodes(name, monkeypatch):
         assert (found[0][:2] != found[1][:2]).any(-1).all()
         later = [x[3:] for x in found]  # the target of a final timestep is the value of the timestep after it
         assert torch.allclose(*later, atol=1e-6) != late
-
-
-# ------------------------------------------------------------------------------------------------- probes of MA-POCA
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("masked", [True, False])
-def test_poca_does_not_take_a_masked_best_action(masked):
-    """In the control nothing is masked, and the best action is taken."""
-    mask = torch.tensor([True, True, not masked])
-    world = Probe(observe_zeros, lambda x, age, d, c: d.float(), n=2, actions=spaces.Discrete(3), mask=mask)
-    found = mean_reward(*train_poca(world, 20))
-    assert found == pytest.approx(1.0 if masked else 2.0, abs=0.05)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("agent_id", [True, False])
-def test_poca_distinguishes_agents_with_equal_observations_by_their_id(agent_id):
-    """Agent i should choose i, which a shared policy cannot do without ids."""
-    world = Probe(observe_zeros, lambda x, age, d, c: (d == torch.tensor([0, 1])).float(), n=2)
-    found = mean_reward(*train_poca(world, 20, obs_agent_id=agent_id))
-    assert found > 0.95 if agent_id else found < 0.7

@@ -1,6 +1,6 @@
 """Probe environments with expected solutions, which each family finds, and does not find with a deliberate mistake.
 
-For recurrent networks, masks, agent ids and time limits see the tests of each family and test_mistakes.py.
+For values, one choice, discounts, memory, masks and time limits see tests/checks/algorithm/test_check_algorithm.py.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from algo_worlds import Probe, observe_age, observe_ones, observe_x, unit_reward
-from coterie.algos.replay.buffer import ReplaySample
+from algo_worlds import Probe, observe_ones
 from coterie.algos.sac import SAC
-from coterie.algos.sequences import as_sequences
 from coterie.core.tree import tree_map
 from coterie.core.types import Action
 from families import FAMILIES
@@ -79,39 +77,6 @@ def solves(name, world, is_solved, rollouts=0, corrupt=None, prepare=None, **set
     return False
 
 
-def estimated_values(name, algorithm, rollout):
-    """Returns V, or Q of the actions taken, at each step of a rollout [T, B, N]."""
-    with torch.no_grad():
-        if name in {"ppo", "mat", "poca"}:
-            mean, scale = algorithm.value_scale()
-            if name in {"ppo", "mat"}:
-                obs = algorithm.policy.obs_of_rollout(rollout)
-                value, _ = algorithm.critic(obs, algorithm._state(rollout.state), None, {})
-                return (value[:-1] * scale + mean)[..., 0]
-            obs = {role: x[:-1] for role, x in rollout.obs.items()}
-            value, _ = algorithm.critic(obs, None, rollout.action, None, None, {})
-            return (value[..., 1:, :] * scale + mean)[..., 0]
-        if name == "coma":
-            batch, _ = algorithm.targets(rollout)
-            q = algorithm.critic(batch.obs, batch.state, batch.joint_action, None)
-            return (q * batch.taken).sum(-1)
-        if name == "iql":
-            (q,) = algorithm.reader.unroll(algorithm.value, algorithm.reader.start(rollout)[1]["value"]).values()
-            return q[:-1].gather(-1, rollout.action["agent"].discrete)[..., 0]
-        if name == "pqn":
-            (q,) = algorithm.policy.net(rollout.obs, None, {}, None)[0].values()
-            return q[:-1].gather(-1, rollout.action["agent"].discrete)[..., 0]
-        if name == "sac":
-            q = algorithm.evaluate(algorithm.nets.critics, rollout, slice(0, -1), rollout.action, None).amin(0)
-            return (q * algorithm.nets.critics.taken(rollout.action)).sum(-1)
-        timesteps = as_sequences(rollout, 1, {})  # DDPG reads only the first timestep of each sequence
-        batch = algorithm.make_batch(
-            ReplaySample(timesteps, torch.arange(timesteps.num_envs), torch.ones(timesteps.num_envs))
-        )
-        q = algorithm.q_taken(batch)[0]
-        return q.unflatten(1, (rollout.rollout_length, rollout.num_envs))[0]
-
-
 def play_greedily(algorithm, world):
     """Returns the greedy actions in the first timesteps of new environments, and their mean reward."""
     taken, _, reward = run_policy(algorithm, world, steps=1)
@@ -119,16 +84,6 @@ def play_greedily(algorithm, world):
 
 
 # ------------------------------------------------------------------------------------------------ deliberate mistakes
-
-
-def without_terminal_rewards(rollout):
-    """Masks rewards of terminal steps, as by a mask of 1 - terminated."""
-    return replace(rollout, reward=rollout.reward.masked_fill(rollout.terminated, 0.0))
-
-
-def observations_of_another_env(rollout):
-    """Gives each environment the observations of the next one, as after flattening in different orders."""
-    return replace(rollout, obs={name: x.roll(1, 1) for name, x in rollout.obs.items()})
 
 
 def negated_rewards(rollout):
@@ -157,67 +112,7 @@ def ignore_actions(algorithm):
         )
 
 
-# ------------------------------------------------------------------------------------------------------------- values
-
-
-@pytest.mark.parametrize("with_mistake", [False, True])
-@pytest.mark.parametrize("name", SINGLE_AGENT)
-def test_probe_the_value_of_a_constant_reward_is_one(name, with_mistake):
-    """Each episode has one step. The mistake masks rewards of terminal steps."""
-
-    def is_solved(algorithm, rollout):
-        return abs(estimated_values(name, algorithm, rollout)[rollout.acted[:-1]].mean().item() - 1) < 0.1
-
-    corrupt = without_terminal_rewards if with_mistake else None
-    assert solves(name, Probe(observe_ones, unit_reward), is_solved, corrupt=corrupt) != with_mistake
-
-
-@pytest.mark.parametrize("with_mistake", [False, True])
-@pytest.mark.parametrize("name", SINGLE_AGENT)
-def test_probe_the_value_depends_on_the_observation(name, with_mistake):
-    """The reward is 1 for the observation 1, else -1. The mistake takes observations of another environment."""
-
-    def is_solved(algorithm, rollout):
-        error = estimated_values(name, algorithm, rollout) - (2 * rollout.obs["agent"][:-1, ..., 0] - 1)
-        return error[rollout.acted[:-1]].abs().max().item() < 0.25
-
-    world = Probe(observe_x, lambda x, age, d, c: (2 * x - 1).view(-1, 1))
-    assert solves(name, world, is_solved, corrupt=observations_of_another_env if with_mistake else None) != with_mistake
-
-
-@pytest.mark.parametrize("with_mistake", [False, True])
-@pytest.mark.parametrize("name", SINGLE_AGENT)
-def test_probe_the_value_is_discounted(name, with_mistake):
-    """The second of two steps has a reward, gamma 0.5. The mistake is gamma 1."""
-
-    def is_solved(algorithm, rollout):
-        found, age = estimated_values(name, algorithm, rollout), rollout.obs["agent"][:-1, ..., 0]
-        first, last = (found[(age == k) & rollout.acted[:-1, :, None]].mean().item() for k in (0, 1))
-        return abs(first - 0.5) < 0.1 and abs(last - 1) < 0.1
-
-    world = Probe(observe_age, lambda x, age, d, c: (age == 1).float().view(-1, 1), length=2)
-    assert solves(name, world, is_solved, gamma=1.0 if with_mistake else 0.5) != with_mistake
-
-
 # ------------------------------------------------------------------------------------------------------------ choices
-
-
-@pytest.mark.parametrize("with_mistake", [False, True])
-@pytest.mark.parametrize("name", SINGLE_AGENT)
-def test_probe_the_rewarded_action_is_chosen(name, with_mistake):
-    """Choice 1 has the reward. The mistake gives the advantage the wrong sign."""
-    world = Probe(observe_ones, lambda x, age, d, c: d.float())
-    is_solved = lambda algorithm, rollout: play_greedily(algorithm, world)[1] == 1  # noqa: E731
-    assert solves(name, world, is_solved, corrupt=negated_rewards if with_mistake else None) != with_mistake
-
-
-@pytest.mark.parametrize("with_mistake", [False, True])
-@pytest.mark.parametrize("name", SINGLE_AGENT)
-def test_probe_the_action_depends_on_the_observation(name, with_mistake):
-    """The observation names the rewarded choice. The mistake removes it, so that half of the choices are right."""
-    world = Probe(observe_ones if with_mistake else observe_x, lambda x, age, d, c: (d == x.view(-1, 1)).float())
-    is_solved = lambda algorithm, rollout: play_greedily(algorithm, world)[1] == 1  # noqa: E731
-    assert solves(name, world, is_solved) != with_mistake
 
 
 class Pairs(Probe):
@@ -231,8 +126,7 @@ class Pairs(Probe):
         return super().step(state, {"agent": Action((first == 2).long() + (second == 1).long())}, noise)
 
 
-@pytest.mark.parametrize("with_mistake", [False, True])
-@pytest.mark.parametrize("name", SINGLE_AGENT)
+@pytest.mark.parametrize(("name", "with_mistake"), [*((name, False) for name in SINGLE_AGENT), ("ppo", True)])
 def test_probe_all_components_of_an_action_are_learned(name, with_mistake):
     """The mistake flips the second component in rollouts."""
     world = Pairs()
@@ -247,55 +141,39 @@ FASTER = {"lr": 3e-3, "critic_lr": 1e-2}
 STEADY = FASTER | {"hidden_sizes": (32, 32), "activation": "relu"}
 """As FASTER, with a larger network."""
 OPTIMUM = {
-    "ppo": ("ppo", 12, {"lr": 2e-3}),
     "ppo, state-dependent std": ("ppo", 12, {"lr": 2e-3, "state_dependent_std": True}),
     "hatrpo": ("hatrpo", 12, {}),
-    "mat": ("mat", 12, {"lr": 2e-3}),
-    "poca": ("poca", 12, {"lr": 2e-3}),
-    "ddpg": ("ddpg", 12, {}),
     "ddpg, ornstein-uhlenbeck": ("ddpg", 12, {"noise": "ornstein_uhlenbeck"}),
     "ddpg, td3": ("ddpg", 12, {"twin_critics": True, "policy_delay": 2, "target_noise": 0.2}),
-    "sac": ("sac", 10, STEADY),
     "sac, without sharing": ("sac", 10, STEADY | {"share_params": "none"}),
 }
 SUM = {
-    "ippo": ("ppo", 12, {}),
     "mappo": ("mappo", 12, {}),
     "happo": ("happo", 12, {}),
-    "hatrpo": ("hatrpo", 12, {}),
     "mat": ("mat", 12, {"lr": 3e-3}),
     "mat_dec": ("mat_dec", 12, {}),
     "poca": ("poca", 12, {"lr": 3e-3}),
     "maddpg": ("maddpg", 36, FASTER),
     "maddpg, current actions": ("maddpg", 36, FASTER | {"other_actions": "current"}),
-    "sac": ("sac", 24, STEADY),
     "masac": ("masac", 24, STEADY),
 }
 
 
-def cases(table):
-    """Returns (case, mistake) for every case; variants, which have a comma in their name, only without the mistake."""
-    return [(case, False) for case in table] + [(case, True) for case in table if "," not in case]
+NEGATED, IGNORED = {"corrupt": negated_rewards}, {"prepare": ignore_actions}
+"""Mistakes: the advantage has the wrong sign; the critic, whose gradient the actor follows, ignores actions."""
 
 
-def mistake_of(name):
-    """Returns the mistake: the critic ignores actions if the actor follows its gradient, else rewards are negated."""
-    return {"prepare": ignore_actions} if name in {"ddpg", "maddpg", "sac", "masac"} else {"corrupt": negated_rewards}
-
-
-@pytest.mark.parametrize(("case", "with_mistake"), cases(OPTIMUM))
-def test_probe_an_interior_optimum_of_a_continuous_action_is_found(case, with_mistake):
+@pytest.mark.parametrize(("case", "mistake"), [*((case, {}) for case in OPTIMUM), ("hatrpo", NEGATED)])
+def test_probe_an_interior_optimum_of_a_continuous_action_is_found(case, mistake):
     """The reward is -(a - 0.4)^2."""
     name, rollouts, settings = OPTIMUM[case]
     world = Probe(observe_ones, lambda x, age, d, c: -(c[..., 0] - 0.4).square(), actions=NUMBER)
     is_solved = lambda algorithm, rollout: abs(play_greedily(algorithm, world)[0].mean().item() - 0.4) < 0.1  # noqa: E731
-    assert (
-        solves(name, world, is_solved, rollouts, **settings, **mistake_of(name) if with_mistake else {}) != with_mistake
-    )
+    assert solves(name, world, is_solved, rollouts, **settings, **mistake) != bool(mistake)
 
 
-@pytest.mark.parametrize(("case", "with_mistake"), cases(SUM))
-def test_probe_two_agents_coordinate_a_sum_of_actions(case, with_mistake):
+@pytest.mark.parametrize(("case", "mistake"), [*((case, {}) for case in SUM), ("maddpg", IGNORED), ("masac", IGNORED)])
+def test_probe_two_agents_coordinate_a_sum_of_actions(case, mistake):
     """The reward is -(a1 + a2 - 1)^2."""
     name, rollouts, settings = SUM[case]
     reward = lambda x, age, d, c: -(c[..., 0].sum(1, keepdim=True) - 1).square()  # noqa: E731
@@ -304,5 +182,4 @@ def test_probe_two_agents_coordinate_a_sum_of_actions(case, with_mistake):
     def is_solved(algorithm, rollout):
         return abs(play_greedily(algorithm, world)[0][..., 0].sum(-1).mean().item() - 1) < 0.1
 
-    settings = settings | (mistake_of(name) if with_mistake else {})
-    assert solves(name, world, is_solved, rollouts, **settings) != with_mistake
+    assert solves(name, world, is_solved, rollouts, **settings, **mistake) != bool(mistake)

@@ -1,14 +1,12 @@
 """Q-learning: the loss in numbers, exact solutions of small games, probes with negative controls, and invariants."""
 
 import copy
-import functools
 import itertools
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from gymnasium import spaces
 
 from algo_worlds import Everything, Probe, env_of
 from coterie.algos.qlearning import QLearning, td_loss
@@ -51,13 +49,6 @@ def mean_greedy_reward(algorithm, env, steps=24):
     algorithm.policy.epsilon = epsilon
     total = rollout.reward.sum(-1) + rollout.group_reward.sum(-1)
     return total[rollout.acted[:-1]].mean().item()
-
-
-def q_values(algorithm, rollout):
-    """Returns Q of the only block [T + 1, B, n, A] for a feed-forward network."""
-    with torch.no_grad():
-        (q,) = algorithm.reader.unroll(algorithm.value, algorithm.reader.start(rollout)[1]["value"]).values()
-    return q
 
 
 # ------------------------------------------------------------------------------------------------------ pure functions
@@ -132,42 +123,15 @@ def train_on_game(name, updates, **settings):
     return payoff_table(algorithm, env)
 
 
-@functools.cache
-def qmix_fit() -> torch.Tensor:
-    """The payoffs that QMIX without weights learns in the counterexample, once for all tests."""
-    return train_on_game("monotonic", 120, mixer="qmix")
-
-
-@pytest.mark.slow
-def test_vdn_fits_climbing_by_least_squares():
-    """The exact solution is row mean plus column mean minus total mean. Its greedy joint action (2, 2) has payoff 5."""
-    fit = train_on_game("climbing", 60, mixer="vdn")
-    pay = torch.tensor([[11.0, -30, 0], [-30, 7, 0], [0, 6, 5]])
-    exact = pay.mean(1, keepdim=True) + pay.mean(0, keepdim=True) - pay.mean()
-    assert torch.allclose(fit, exact, atol=1.0)
-    assert divmod(int(fit.argmax()), 3) == (2, 2)
-
-
-@pytest.mark.slow
-def test_vdn_and_qmix_find_their_best_fit_of_the_counterexample():
-    pay = torch.tensor([[8.0, -12, -12], [-12, 0, 0], [-12, 0, 0]])
-    fit = train_on_game("monotonic", 60, mixer="vdn")
-    assert fit[0, 0].item() == pytest.approx(-6.222, abs=0.8)
-    assert fit[0, 1].item() == pytest.approx(-4.889, abs=0.8)
-    assert fit[1, 1].item() == pytest.approx(-3.556, abs=0.8)
-    error = (qmix_fit() - pay).square().sum().item()
-    assert 280 < error < 335
-
-
 @pytest.mark.slow
 def test_weighted_qmix_finds_the_optimum_that_qmix_misses():
-    weighted = train_on_game("monotonic", 200, mixer="qmix", weighting="optimistic", weighting_alpha=0.05)
+    weighted = train_on_game("monotonic", 120, mixer="qmix", weighting="optimistic", weighting_alpha=0.05)
     assert int(weighted.argmax()) == 0
-    assert int(qmix_fit().argmax()) != 0  # negative control: without weights
+    assert int(train_on_game("monotonic", 60, mixer="qmix").argmax()) != 0  # negative control: without weights
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mixer", "payoff"), [("qmix", 8), ("qplex", 8), ("qfix_sum", 8), ("vdn", 7), ("none", 7)])
+@pytest.mark.parametrize(("mixer", "payoff"), [("qmix", 8), ("qplex", 8), ("qfix_sum", 8), ("vdn", 7)])
 def test_mixers_reach_their_known_payoffs_in_the_two_step_game(mixer, payoff):
     env = make("matrix/two_step", {}, 64, 0, device=CPU, with_state=True)
     uniform = {
@@ -189,106 +153,6 @@ def test_mixers_reach_their_known_payoffs_in_the_two_step_game(mixer, payoff):
         **uniform,
     )
     assert mean_greedy_reward(algorithm, env) * 2 == pytest.approx(payoff)
-
-
-# ------------------------------------------------------------------------------------------------------------- probes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", [True, False])
-def test_values_bootstrap_at_a_time_limit(limit):
-    """A reward of 1 forever has value 10. In the negative control, episodes terminate instead."""
-    world = Probe(
-        lambda x, age: torch.ones(len(x), 1, 1), lambda x, age, d, c: torch.ones(len(x), 1), length=5, limit=limit
-    )
-    algorithm, collector = train(env_of(world, 16), 150)
-    found = q_values(algorithm, collect_rollout(algorithm, collector)).mean().item()
-    assert found == pytest.approx(10, abs=0.5) if limit else found < 4.5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("masked", [True, False])
-def test_a_masked_action_is_neither_taken_nor_bootstrapped_from(masked):
-    """The best action has reward 1 and is masked; the others have 0.5: values are 5 with the mask, 10 without."""
-    mask = torch.tensor([False, True, True]) if masked else None
-    world = Probe(
-        lambda x, age: torch.ones(len(x), 1, 1), lambda x, age, d, c: torch.where(d == 0, 1.0, 0.5),
-        actions=spaces.Discrete(3), mask=mask, length=6, limit=True,
-    )  # fmt: skip
-    algorithm, collector = train(env_of(world, 16), 150)
-    rollout = collect_rollout(algorithm, collector)
-    best = q_values(algorithm, rollout)[..., 1:].amax().item() if masked else q_values(algorithm, rollout).amax().item()
-    assert best == pytest.approx(5 if masked else 10, abs=0.5)
-    assert (rollout.action["agent"].discrete[rollout.acted[:-1]] == 0).any() != masked
-    for value in (algorithm.value, algorithm.target_value):  # the masked action is the best by far
-        next(iter(value.net.networks.values())).network.head.bias.data[0] += 100
-    target = algorithm.evaluate_batch(rollout).target
-    target = target[rollout.acted[: len(target)]]
-    assert target.mean().item() == pytest.approx(5, abs=0.5) if masked else target.min().item() > 50
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rnn", "start", "learns"),
-    [
-        ("gru", {"sequence_start": "episode"}, True),
-        ("lstm", {"sequence_start": "rollout"}, True),
-        ("none", {}, False),
-    ],
-)
-def test_only_recurrent_networks_remember_a_cue(rnn, start, learns):
-    def see(x, age):
-        return torch.stack([torch.where(age == 0, x, 0.5), age / 3], -1).view(-1, 1, 2)
-
-    def pay(x, age, d, c):
-        return torch.where((age == 2).unsqueeze(-1), (d == x.unsqueeze(-1).long()).float(), 0.0)
-
-    env = env_of(Probe(see, pay, size=2, length=3), 32)
-    algorithm, _ = train(
-        env, 120, rnn=rnn, rnn_size=16, **start, rollout_length=8, hidden_sizes=(16,), batch_size=64, lr=5e-3,
-        epsilon_decay_steps=15_000,
-    )  # fmt: skip
-    assert (mean_greedy_reward(algorithm, env) * 3 > 0.95) == learns
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("agent_id", [True, False])
-def test_agents_with_equal_observations_are_distinguished_by_their_id(agent_id):
-    """Agent 0 is rewarded for action 0, agent 1 for action 1. The negative control has no id."""
-    env = env_of(
-        Probe(lambda x, age: torch.ones(len(x), 1, 1), lambda x, age, d, c: (d == torch.arange(2)).float(), n=2), 16
-    )
-    algorithm, _ = train(env, 80, mixer="vdn", obs_agent_id=agent_id)
-    assert (mean_greedy_reward(algorithm, env) > 1.9) == agent_id
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mixer", ["vdn", "none"])
-def test_vdn_is_exact_for_a_sum_of_rewards(mixer):
-    """In the negative control, independent learners fit the half of the reward that each receives."""
-
-    def pay(x, age, d, c):
-        return (2 * d[:, :1] + 3 * d[:, 1:]).float() / 2  # half for each agent
-
-    env = env_of(Probe(lambda x, age: torch.ones(len(x), 1, 1), pay, n=2), 16)
-    algorithm, collector = train(env, 100, mixer=mixer, share_params="none", gamma=0.0)
-    q = q_values(algorithm, collect_rollout(algorithm, collector))[0, 0]
-    gaps = (q[:, 1] - q[:, 0]).tolist()
-    assert (gaps == pytest.approx([2, 3], abs=0.1)) == (mixer == "vdn")
-    assert q.amax(-1).sum().item() == pytest.approx(5, abs=0.1)
-
-
-@pytest.mark.slow
-def test_q_of_a_multi_discrete_action_is_the_sum_over_components():
-    def pay(x, age, d, c):
-        return (d == 1).float()  # the probe passes only the first component
-
-    env = env_of(Probe(lambda x, age: torch.ones(len(x), 1, 1), pay, actions=spaces.MultiDiscrete([3, 2])), 16)
-    algorithm, collector = train(env, 100, gamma=0.0)
-    q = q_values(algorithm, collect_rollout(algorithm, collector))[0, 0, 0]
-    best = q[:3].max() + q[3:].max()
-    assert best.item() == pytest.approx(1, abs=0.1)
-    assert int(q[:3].argmax()) == 1
 
 
 # --------------------------------------------------------------------------------------------------------- invariants
@@ -347,8 +211,7 @@ def test_target_networks_have_hard_and_soft_updates(interval):
     assert not all(torch.equal(o, t) for o, t in zip(online, target, strict=True)) or interval == 3
 
 
-@pytest.mark.parametrize("mixer", MIXERS)
-@pytest.mark.parametrize("rnn", ["none", "gru"])
+@pytest.mark.parametrize(("mixer", "rnn"), list(zip(MIXERS, itertools.cycle(("gru", "none")))))
 def test_observations_of_dead_agents_do_not_change_weights(mixer, rnn):
     """NaN and 1e6 there result in equal and finite weights."""
     weights = []
@@ -423,19 +286,6 @@ def test_importance_weights_multiply_the_whole_loss():
         assert (metrics["loss/td"] == 0) == (weight == 0)
 
 
-@pytest.mark.parametrize("which", ["final", "acted"])
-def test_final_timesteps_are_not_learned_from(which):
-    """A reward of 1e6 there changes nothing. The negative control adds it where agents acted."""
-    losses = []
-    for bonus in (0.0, 1e6):
-        algorithm, collector = learner(env_of(Everything(dead=0.0), 16), rnn="gru", mixer="vdn")
-        rollout = collect_rollout(algorithm, collector)
-        acted = rollout.acted[:-1]
-        rollout.reward[~acted if which == "final" else acted] += bonus
-        losses.append(algorithm.update(rollout, 0.0)["loss/td"])
-    assert (losses[0] == losses[1]) == (which == "final")
-
-
 def test_reward_statistics_count_each_reward_once():
     """A learner that samples each sequence many times has the same statistics as one that samples few."""
     moments = []
@@ -494,7 +344,11 @@ def test_acting_and_learning_compute_the_same_q():
     assert (greedy["scout"][:-1] == done["scout"])[live[..., 2:]].all()
 
 
-KINDS = list(itertools.product(("discrete", "multi_discrete"), ("none", "gru", "lstm"), MIXERS))
+KINDS = [
+    *(("discrete", "none", "qmix"), ("multi_discrete", "gru", "vdn"), ("discrete", "lstm", "none")),
+    ("multi_discrete", "none", "qplex"),
+]
+"""Each kind of actions, recurrent layer and mixer at least once."""
 
 
 @pytest.mark.slow
