@@ -10,6 +10,10 @@ from gymnasium import spaces
 
 from gymnasium_faults import Table
 
+FIELD = spaces.Box(-20, 20, (2,))
+MOVES = spaces.Discrete(3)
+"""Left, stay, right."""
+
 
 class Meadow:
     """A correct parallel environment: three sheep graze on a line, and leave it through a gate."""
@@ -18,10 +22,10 @@ class Meadow:
     possible_agents = ("sheep_0", "sheep_1", "sheep_2")
 
     def observation_space(self, agent: str) -> Any:
-        return spaces.Box(-20, 20, (2,))
+        return FIELD
 
     def action_space(self, agent: str) -> Any:
-        return spaces.Discrete(3)  # left, stay, right
+        return MOVES
 
     def reset(self, seed=None, options=None) -> Any:
         self.random = np.random.default_rng(seed)

@@ -133,6 +133,10 @@ def _numbers(state: Any) -> dict[str, torch.Tensor]:
 def _largest_difference(words: str, size: int, **options: int) -> float:
     """Returns the largest difference of any parameter or statistic, relative above 1, between one rank and several."""
     alone, metrics = _updated(words, ONE, **options)
+    started = _updated(words, ONE, **options | {"updates": 0})[0]
+    for name, algorithm in alone.algorithms.items():
+        before, after = (_numbers(a.policy.state_dict()) for a in (started.algorithms[name], algorithm))
+        assert any(not x.equal(after[k]) for k, x in before.items()), "nothing was learned"
     together = on_ranks(size, lambda ranks: _updated(words, ranks, **options))
     worst = 0.0
     for components, found in together:
@@ -157,14 +161,6 @@ def _largest_difference(words: str, size: int, **options: int) -> float:
     return worst
 
 
-def _has_learned(words: str) -> bool:
-    before, after = _updated(words, ONE, updates=0)[0], _updated(words, ONE)[0]
-    return all(
-        any(not x.equal(_numbers(after.algorithms[n].policy.state_dict())[k]) for k, x in states.items())
-        for n, states in ((n, _numbers(a.policy.state_dict())) for n, a in before.algorithms.items())
-    )
-
-
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -175,7 +171,6 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize("case", [case for case in _CASES if case not in _STEEP])
 def test_updates_of_two_ranks_equal_those_of_one(case: str) -> None:
-    assert _has_learned(_CASES[case])
     assert _largest_difference(_CASES[case], 2) < (2e-6 if case == "coma" else 1e-6)  # COMA: 1.2e-6 on one machine
 
 
@@ -229,7 +224,7 @@ def _kernels() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_kernels")
-@pytest.mark.parametrize("case", ["mappo gru", *(case for case in _ALGORITHMS.values() if case not in _STEEP)])
+@pytest.mark.parametrize("case", ["mappo gru", "poca", "hatrpo", "coma", "pqn_vdn", "qmix priorities", "masac"])
 def test_updates_of_128_environments_on_two_ranks_equal_those_of_one(case: str) -> None:
     assert _largest_difference(_CASES[case], 2, updates=1, num_envs=128) < 1e-6
 

@@ -15,12 +15,10 @@ from coterie.checks.environment.contract import check
 from coterie.checks.environment.rules import ALL_RULES, INTERFACE_RULES
 from gymnasium_faults import SINGLE
 from pettingzoo_faults import SEVERAL
-from turnfaults import BATCH, TURNS
+from turnfaults import TURNS
 
 CROWD = f"{__name__}:Crowd"
 KINDS = {"gymnasium_faults:single": SINGLE, "pettingzoo_faults:several": SEVERAL, "turnfaults:game": TURNS}
-BATCHED = [fault for fault in BATCH if not fault.startswith(("render_", "no_spec"))][::3]
-"""A third of the faults of vectorized environments; test_check.py has all of them, without the command."""
 EXPECTED = {"episode-limit-undeclared"}
 """Findings of correct environments."""
 
@@ -62,7 +60,9 @@ def test_a_correct_environment_has_no_findings(factory: str, capsys: pytest.Capt
 def test_a_fault_is_reported_by_its_rule_with_a_fix(
     kind: str, fault: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("coterie.checks.environment.contract.check", functools.partial(check, steps=40))
+    monkeypatch.setattr("coterie.checks.environment.contract.check", functools.partial(check, steps=30))
+    monkeypatch.setattr("coterie.checks.environment.check_env._STEPS", 80)
+    monkeypatch.setattr("coterie.checks.environment.check_env._COMPARED_STEPS", 30)
     rule, message, _ = KINDS[kind][fault]
     code, report = run_check(capsys, kind, f"env.fault={fault}")
     found = [finding for finding in report["findings"] if finding["rule"] == rule]
@@ -71,18 +71,6 @@ def test_a_fault_is_reported_by_its_rule_with_a_fix(
     assert not any("\n" in finding["message"] for finding in found)
     assert code == (1 if ALL_RULES[rule].severity == "error" else 0) == int(not report["ok"]), report["findings"]
     assert {finding["rule"] for finding in report["findings"]} <= {rule, *EXPECTED}, report["findings"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", BATCHED)
-def test_a_fault_of_a_vectorized_environment_is_reported_by_its_rule(
-    fault: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("coterie.checks.environment.contract.check", functools.partial(check, steps=15))
-    rule = BATCH[fault][0]
-    code, report = run_check(capsys, "turnfaults:batch", f"env.fault={fault}")
-    assert rule in {finding["rule"] for finding in report["findings"]}, report["findings"]
-    assert code == int(not report["ok"])
 
 
 class Crowd:
@@ -107,6 +95,13 @@ class Crowd:
         pass
 
 
+def test_a_fault_of_a_vectorized_environment_is_reported(capsys: pytest.CaptureFixture[str]):
+    """For all of them see test_contract.py."""
+    code, report = run_check(capsys, "turnfaults:batch", "env.fault=NaN_is_observed")
+    assert "non-finite" in {finding["rule"] for finding in report["findings"]}
+    assert code == 1
+
+
 def test_an_adapter_error_is_reported_under_the_name_of_the_environment(
     capsys: pytest.CaptureFixture[str],
 ):
@@ -123,7 +118,6 @@ def test_an_adapter_error_is_reported_under_the_name_of_the_environment(
 @pytest.mark.parametrize("kind", ["gymnasium_faults:single", "pettingzoo_faults:several"])
 def test_there_are_at_least_twenty_faults_per_interface(kind: str):
     assert len({(rule, message) for rule, message, _ in KINDS[kind].values()}) >= 20
-    assert len(BATCHED) >= 20
 
 
 def test_every_rule_has_a_seeded_fault():

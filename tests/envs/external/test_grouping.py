@@ -101,7 +101,7 @@ def test_an_unknown_word_is_refused_with_the_choices() -> None:
 def test_an_agent_learns_from_rewards_of_other_roles_only_if_they_are_shared(teams: str, learns: bool) -> None:
     result = coterie.train(
         env={"name": RELAY, "teams": teams}, algo={"name": "ippo", "lr": 0.01, "rollout_length": 8},
-        steps=3000, num_envs=16, eval={"episodes": 64, "mode": "sample", "every": 0}, progress="off", seed=1, threads=1,
+        steps=2000, num_envs=16, eval={"episodes": 64, "mode": "sample", "every": 0}, progress="off", seed=1, threads=1,
         log={"tensorboard": False},
     )  # fmt: skip
     found = coterie.evaluate(result.run, episodes=200, mode="sample")["teams"]
@@ -109,14 +109,14 @@ def test_an_agent_learns_from_rewards_of_other_roles_only_if_they_are_shared(tea
     assert best > 2.7 if learns else best < 2.2  # of 3; a random scout earns 1.5
 
 
-ON_POLICY = ("ippo", "mappo", "coma", "poca")
-OFF_POLICY = ("iql", "qmix", "matd3", "masac")
+ON_POLICY = ("ippo", "poca")
+OFF_POLICY = ("matd3",)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "more"),
-    [*((name, {}) for name in (*ON_POLICY, *OFF_POLICY)), ("mappo", {"critic": "state"}), ("qmix", {"rnn": "gru"})],
+    [*((name, {}) for name in (*ON_POLICY, *OFF_POLICY)), ("qmix", {"rnn": "gru"})],
 )
 def test_roles_with_different_spaces_learn_in_one_team(algo: str, more: dict[str, str], tmp_path: Path) -> None:
     learning = {} if algo in ON_POLICY else {"learning_starts": 8, "batch_size": 8, "buffer_size": 100}

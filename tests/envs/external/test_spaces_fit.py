@@ -175,9 +175,12 @@ def cases() -> list[Any]:
 def test_the_check_accepts_an_environment_if_and_only_if_training_starts(
     kind: str, key: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("coterie.checks.environment.contract.check", functools.partial(check, steps=15))
+    monkeypatch.setattr("coterie.checks.environment.check_env._STEPS", 20)
+    monkeypatch.setattr("coterie.checks.environment.check_env._COMPARED_STEPS", 10)
+    monkeypatch.setattr("coterie.checks.environment.contract.check", functools.partial(check, steps=10, num_envs=2))
     try:
-        train(tmp_path / "run", f"env={HERE}:{kind}", f"env.{key}={name}", "algo=ippo", "steps=40", "eval.every=0")
+        words = (f"env={HERE}:{kind}", f"env.{key}={name}", "algo=ippo", "num_envs=2", "algo.rollout_length=6")
+        train(tmp_path / "run", *words, "steps=12", "algo.epochs=1", "algo.num_minibatches=1", "eval.every=0")
         trained, said = True, ""
     except ReportedError as error:
         trained, said = False, str(error)
