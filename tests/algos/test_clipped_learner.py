@@ -208,24 +208,6 @@ def test_observation_statistics_count_valid_entries_after_the_update(name: str):
     assert algorithm.policy.obs_normalizer.state_dict() == {}
 
 
-@EACH
-@RNN
-def test_a_restored_learner_continues_with_the_same_bits(name: str, rnn: str):
-    algorithm, collector = make(name, rnn=rnn, num_minibatches=2, entropy_decay=0.5) if name != "poca" else make(name)
-    algorithm.update(collect_rollout(algorithm, collector), 0.0)
-    rollout, state = collect_rollout(algorithm, collector), tree_map(torch.clone, tensors(algorithm.state_dict()))
-    context = AlgorithmContext(team=algorithm.team, num_envs=4, seed=5, device=CPU)
-    other = type(algorithm)(algorithm.config, context)
-    assert any((p != q).any() for p, q in zip(parameters(other), parameters(algorithm), strict=True))
-    other.load_state_dict(algorithm.state_dict() | state)
-    first, second = (learner.update(rollout, 0.5) for learner in (algorithm, other))
-    assert first == second
-    for one, same in zip(parameters(algorithm), parameters(other), strict=True):
-        assert torch.equal(one, same)
-    for one, same in zip(*(tree_leaves(tensors(x.state_dict())) for x in (algorithm, other)), strict=True):
-        assert torch.equal(one, same)
-
-
 def tensors(state: dict[str, Any]) -> dict[str, Any]:
     """The entries of a state that are tensors or dictionaries of them, without the policy's and counts."""
     return {name: state[name] for name in ("critic", "optimizer", "value_moments", "hidden_state", "shuffle")}

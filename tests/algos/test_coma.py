@@ -1,13 +1,12 @@
 """COMA: targets and advantages against literal numbers, and invariants. For learning see test_coma_probes.py."""
 
-import copy
 import itertools
 
 import pytest
 import torch
 from gymnasium import spaces
 
-from algo_worlds import Everything, Probe, env_of, observe_age, observe_ones, observe_x, zero_reward
+from algo_worlds import Everything, Probe, env_of, observe_age, observe_ones, zero_reward
 from coterie.algos.algorithm import component_matrix
 from coterie.algos.coma import COMA
 from coterie.algos.sequences import minibatch_indices, split_into_sequences
@@ -195,18 +194,6 @@ def test_all_kinds_of_parameter_sharing_learn(share):
     assert metrics["value/grad_norm"] > 0
 
 
-def test_images_are_learned_from():
-    world = Probe(lambda x, age: x.view(-1, 1, 1, 1, 1).expand(-1, 1, 6, 6, 1), zero_reward, n=2)
-    (role,) = world.spec.roles
-    image = spaces.Box(0.0, 1.0, (6, 6, 1))
-    world.spec = type(world.spec)("image", (type(role)(**{**vars(role), "observation_space": image}),), {})
-    world.observe = lambda state: type(observation)({"agent": state["x"].view(-1, 1, 1, 1, 1).expand(-1, 2, 6, 6, 1)})
-    observation = Probe.observe(Probe(observe_x, zero_reward, n=2), {"x": torch.zeros(1), "age": torch.zeros(1)})
-    algorithm, collector = learner(world)
-    COMA.capabilities.check("coma", algorithm.team)
-    assert algorithm.update(collect_rollout(algorithm, collector), 0.0)["policy/grad_norm"] > 0
-
-
 def weights(algorithm):
     return tree_leaves({**algorithm.state_dict()["policy"]["module"], **algorithm.critic.state_dict()})
 
@@ -366,31 +353,6 @@ def test_the_critic_is_trained_backward_in_time_and_advantages_use_values_before
     rollout = collect_rollout(algorithm, collector)
     after = algorithm.critic(rollout.obs, None, torch.zeros(6, 16, 2), None)
     assert not torch.equal(after[:-1], q)  # the control: the steps change the values
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "rnn"), list(itertools.product(KINDS, ("none", "gru", "lstm"))))
-def test_a_resumed_learner_has_the_same_bits(kind, rnn):
-    settings = {
-        "rnn": rnn, "sequence_length": 4, "batch_size": 10, "num_minibatches": 2,
-        "obs_last_action": True, "critic_last_action": True,
-        "normalize_obs": True, "epsilon_decay_steps": 3000, "target_update_interval": 3,
-    }  # fmt: skip
-    algorithm, collector = learner(Everything(kind), **settings)
-    for _ in range(2):
-        algorithm.update(collect_rollout(algorithm, collector), 0.1)
-    states = copy.deepcopy((algorithm.state_dict(), collector.state_dict()))
-    other, other_collector = learner(Everything(kind), **settings)
-    other.load_state_dict(states[0])
-    other_collector.load_state_dict(states[1])
-    assert other.policy.epsilon == algorithm.policy.epsilon < 0.5
-    for _ in range(2):
-        first = algorithm.update(collect_rollout(algorithm, collector), 0.2)
-        second = other.update(collect_rollout(other, other_collector), 0.2)
-        assert first == second
-    for one, another in zip(tree_leaves(algorithm.state_dict()), tree_leaves(other.state_dict()), strict=True):
-        assert torch.equal(torch.as_tensor(one), torch.as_tensor(another))
-    assert algorithm.state_dict()["target"]["calls"] == 4 * 2
 
 
 def test_minibatches_partition_the_sequences_or_are_drawn_from_all():

@@ -297,18 +297,3 @@ def test_exploration_decays_with_the_environment_steps_of_all_timesteps():
         algorithm.update(rollout, 0.9)
         steps += 4 * acted
         assert algorithm.policy.epsilon == pytest.approx(1 - 0.9 * steps / 200)
-
-
-def test_a_restored_learner_continues_with_the_same_bits():
-    settings = {"rnn": "gru", "sequence_length": 6, "num_minibatches": 2, "epsilon_decay_steps": 200}
-    algorithm, collector = make(**settings)
-    algorithm.update(collect_rollout(algorithm, collector), 0.0)
-    rollout = collect_rollout(algorithm, collector)
-    other, _ = learner(Everything("multi_discrete", dead=0.0), 4, 5, **SMALL | settings)
-    other.load_state_dict(algorithm.state_dict())
-    assert other.policy.epsilon == algorithm.policy.epsilon
-    assert algorithm.update(rollout, 0.5) == other.update(rollout, 0.5)
-    assert other.policy.epsilon == algorithm.policy.epsilon < 0.5
-    for name in ("critic", "target", "shuffle", "next_actions", "steps"):
-        for one, same in zip(*(tree_leaves(x.state_dict()[name]) for x in (algorithm, other)), strict=True):
-            assert torch.equal(torch.as_tensor(one), torch.as_tensor(same))

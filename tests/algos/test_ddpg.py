@@ -296,43 +296,6 @@ def test_observations_of_dead_agents_do_not_change_weights(critic, rnn):
         assert torch.equal(one, other)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("rnn", "start"), [("none", "episode"), ("lstm", "rollout")])
-def test_a_resumed_learner_has_the_same_bits(rnn, start):
-    """Including replay buffer, priorities, target networks, optimizers, noise, counters and generators."""
-
-    def made():
-        return learner(
-            Everything("hybrid"), rnn=rnn, sequence_start=start, priority_alpha=0.6, twin_critics=True,
-            policy_delay=2, noise="ornstein_uhlenbeck", random_steps=300, gradient_steps=3, critic="joint",
-            target_noise=0.1, normalize_obs=True, buffer_size=800, noise_schedule="linear",
-        )  # fmt: skip
-
-    def final(algorithm, collector, rollouts):
-        for k in range(rollouts):
-            (rollout,) = collector.advance(algorithm.rollout_length)[0].values()
-            metrics = algorithm.update(rollout, 0.1 * k)
-        return [*tree_leaves(algorithm.state_dict()["policy"]["module"]), *algorithm.critics.parameters()], metrics
-
-    one = made()
-    final(*one, 3)
-    state = copy.deepcopy({"algorithm": one[0].state_dict(), "collector": one[1].state_dict()})
-    weights, metrics = final(*one, 3)
-    other = made()
-    other[0].load_state_dict(state["algorithm"])
-    other[1].load_state_dict(state["collector"])
-    again, repeated = final(*other, 3)
-    assert metrics == repeated
-    assert all(torch.equal(a, b) for a, b in zip(weights, again, strict=True))
-    forgetful = made()  # negative control: without the moments of the optimizer
-    del state["algorithm"]["policy_optimizer"]["policy"]
-    state["algorithm"]["policy_optimizer"]["policy"] = {}
-    forgetful[0].load_state_dict(state["algorithm"])
-    forgetful[1].load_state_dict(state["collector"])
-    wrong, _ = final(*forgetful, 3)
-    assert not all(torch.equal(a, b) for a, b in zip(weights, wrong, strict=True))
-
-
 def test_impossible_settings_are_refused():
     with pytest.raises(UserError, match="share_params=role"):
         learner(Everything(), share_params="all")

@@ -249,9 +249,13 @@ RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
     "matd3": (
         ddpg_learner,
         REPLAYED
-        | {"critic": "joint", "policy_delay": 2, "twin_critics": True, "batch_size": 8, "tau": 0.5, "lr": 1e-2},
+        | {"critic": "joint", "policy_delay": 2, "twin_critics": True, "batch_size": 8, "tau": 0.5, "lr": 1e-2}
+        | {"random_steps": 350, "noise": "ornstein_uhlenbeck", "noise_schedule": "linear", "sequence_start": "rollout"},
     ),
-    "masac": (sac_learner, REPLAYED | {"critic": "joint", "reward_scale": "standardize", "batch_size": 8}),
+    "masac": (
+        sac_learner,
+        REPLAYED | {"critic": "joint", "reward_scale": "standardize", "batch_size": 8, "random_steps": 350},
+    ),
 }
 
 

@@ -165,16 +165,14 @@ def test_the_joint_critic_learns_the_payoffs_of_climbing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("game", ["climbing", "penalty"])
-def test_pareto_ac_reaches_the_optimum_of_risky_games(game, tmp_path):
-    """A policy gradient from uniform play climbs to 7 of 11, and to 2 of 10. All ten seeds: benchmarks/pareto.py."""
-    largest = {"climbing": 11, "penalty": 10}[game]
+def test_pareto_ac_reaches_the_optimum_of_a_risky_game(tmp_path):
+    """A policy gradient from uniform play climbs to 7 of 11. More games and all ten seeds: benchmarks/pareto.py."""
     quiet = {"progress": "off", "threads": 1, "device": "cpu", "log.tensorboard": False, "checkpoint.every": 0}
     evaluation = {"eval.every": 50_000, "eval.mode": "greedy", "eval.episodes": 4}
     out = tmp_path / "run"
-    coterie.train(algo="pac", env=f"matrix/{game}", seed=3, out=str(out), **quiet, **evaluation)
+    coterie.train(algo="pac", env="matrix/climbing", seed=3, out=str(out), **quiet, **evaluation)
     returns = [row["eval/return_mean"] for row in read(out / "metrics.jsonl") if "eval/return_mean" in row]
-    assert returns[-1] == pytest.approx(25 * largest)
+    assert returns[-1] == pytest.approx(25 * 11)
 
 
 def test_critics_of_the_joint_observation_are_trained():

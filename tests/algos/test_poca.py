@@ -10,7 +10,6 @@ from algo_worlds import Everything, Probe, observe_zeros
 from coterie.algos import poca
 from coterie.algos.poca import POCAConfig, group_rewards
 from coterie.algos.reward_streams import RewardStream
-from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves
 from groups import Crowd, Sacrifice
 from learners import collect_rollout, targets_of
@@ -95,16 +94,7 @@ def test_schedules_follow_the_progress_of_the_run():
     assert (late["policy/lr"], late["policy/clip_eps"]) == (1e-3, 0.2)
 
 
-def test_incompatible_settings_are_refused():
-    with pytest.raises(UserError, match=r"algo.sequence_length: 5 does not divide the rollout length of 12"):
-        learner(Everything(), rnn="gru", sequence_length=5)
-    with pytest.raises(UserError, match="share_params=role"):
-        learner(Everything(), share_params="all")
-    too_many = r"algo.num_minibatches: 9 is more than the 8 sequences of a rollout \(4 environments x 2\). Lower "
-    with pytest.raises(UserError, match=too_many + "it, or raise num_envs"):
-        learner(Everything(), 4, rnn="gru", sequence_length=6, num_minibatches=9)
-    with pytest.raises(UserError, match=r"algo.num_minibatches: 49 is more than the 48 timesteps of a rollout"):
-        learner(Everything(), 4, num_minibatches=49)
+def test_features_fill_the_heads_of_attention():
     with pytest.raises(ValueError, match="multiple of 4"):
         POCAConfig(embedding_size=30)
 

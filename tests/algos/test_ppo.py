@@ -5,9 +5,8 @@ import itertools
 import pytest
 import torch
 
-from algo_worlds import Everything, Probe, observe_x, observe_zeros, zero_reward
+from algo_worlds import Everything, Probe, observe_x, observe_zeros
 from coterie.algos.algorithm import group_membership
-from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves
 from coterie.functional.returns import agent_rewards, bootstrap_masks
 from learners import collect_rollout, mean_reward, targets_of
@@ -125,22 +124,6 @@ def test_epochs_stop_at_the_target_kl():
     assert stopped["policy/epochs"] < 20
 
 
-def test_schedules_follow_the_progress_of_the_run():
-    algorithm, collector = learner(
-        Everything(),
-        lr=1e-3,
-        lr_schedule="linear",
-        lr_end=0.1,
-        entropy_coef=0.02,
-        entropy_schedule="exponential",
-        entropy_end=0.01,
-    )
-    rollout = collect_rollout(algorithm, collector)
-    half = algorithm.update(rollout, 0.5)
-    assert half["policy/lr"] == pytest.approx(0.55e-3)
-    assert half["policy/entropy_coef"] == pytest.approx(0.002)
-
-
 @pytest.mark.slow
 def test_values_converge_while_their_normalization_is_learned():
     """Advantages are computed from denormalized values: see test_answers.py."""
@@ -175,20 +158,6 @@ def test_returns_of_centralized_learners_continue_after_an_agents_death():
     last = rollout.terminated.any(-1) & ~rollout.alive[1:].any(-1)
     assert centralized[last].all()
     assert boundary[~rollout.acted[:-1]].all()
-
-
-def test_incompatible_settings_are_refused():
-    with pytest.raises(UserError, match=r"algo.sequence_length: 5 does not divide the rollout length of 12"):
-        learner(Everything(), rnn="gru", sequence_length=5)
-    with pytest.raises(UserError, match="share_params=role"):
-        learner(Everything(), share_params="all")
-    too_many = r"algo.num_minibatches: 9 is more than the 8 sequences of a rollout \(4 environments x 2\). Lower "
-    with pytest.raises(UserError, match=too_many + "it, or raise num_envs"):
-        learner(Everything(), 4, rnn="gru", sequence_length=6, num_minibatches=9)
-    with pytest.raises(UserError, match=r"algo.num_minibatches: 49 is more than the 48 timesteps of a rollout"):
-        learner(Everything(), 4, num_minibatches=49)
-    with pytest.raises(UserError, match="needs an environment state"):
-        learner(Probe(observation=observe_x, reward=zero_reward), critic="state")
 
 
 # ------------------------------------------------------------------------------------------------------------ probes

@@ -14,7 +14,7 @@ from coterie.algos.pqn import PQN, PQNConfig, pqn_loss
 from coterie.core.errors import UserError
 from coterie.envs.make import make
 from families import CLIMBING, climbing, pqn_samples
-from learners import CPU, collect_rollout, learner_of, mean_reward, pqn_learner
+from learners import CPU, collect_rollout, learner_of, pqn_learner
 
 CONSTANT = [1.0, 3.0, 2.0]
 """Q of three choices."""
@@ -154,30 +154,6 @@ def test_values_are_those_that_the_policy_acted_on(rnn):
             assert best.equal(block.join_actions(rollout.action).discrete[..., 0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rnn", ["gru", "none"])
-def test_only_recurrent_networks_remember_a_cue(rnn):
-    """The first of three timesteps shows the choice that the last one rewards."""
-
-    def see(x, age):
-        return torch.stack([torch.where(age == 0, x, 0.5), age / 3], -1).view(-1, 1, 2)
-
-    def pay(x, age, d, c):
-        return torch.where((age == 2).unsqueeze(-1), (d == x.unsqueeze(-1).long()).float(), 0.0)
-
-    settings = {"rollout_length": 8, "lr": 5e-3, "gamma": 0.9, "epochs": 4, "num_minibatches": 4}
-    learner, collector = pqn_learner(
-        Probe(see, pay, size=2, length=3), 32, rnn=rnn, rnn_size=16, epsilon_decay_steps=10_000, **settings
-    )
-    for _ in range(80):
-        learner.update(collect_rollout(learner, collector), 0.0)
-    learner.policy.epsilon = 0.0
-    collect_rollout(learner, collector)  # ends the episodes in which actions were random
-    rollout = collect_rollout(learner, collector)
-    last = (rollout.obs["agent"][:-1, :, 0, 1] - 2 / 3).abs() < 1e-3
-    assert (rollout.reward[..., 0][last & rollout.acted[:-1]].mean().item() > 0.95) == (rnn != "none")
-
-
 def test_a_recurrent_network_that_is_reset_at_every_timestep_learns_as_one_without_memory():
     """Its sequences then are independent timesteps. The control keeps the hidden state."""
     for reset in (True, False):
@@ -243,19 +219,6 @@ def test_pqn_reaches_the_known_payoffs_of_the_two_step_game(mixer, payoff):
     rollout = collect_rollout(learner, collector)
     total = (rollout.reward.sum(-1) + rollout.group_reward.sum(-1))[rollout.acted[:-1]]
     assert set(total.tolist()) == {0.0, payoff}  # the first of two steps has no reward
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("masked", [True, False])
-def test_a_masked_best_choice_is_not_taken(masked):
-    """In the control nothing is masked, and the best choice is taken."""
-    mask = torch.tensor([True, True, not masked])
-    world = Probe(observe_zeros, lambda x, age, d, c: d.float(), n=2, actions=spaces.Discrete(3), mask=mask)
-    learner, collector = pqn_learner(world, 64, mixer="vdn", epsilon_decay_steps=2000, **QUICK)
-    for _ in range(20):
-        learner.update(collect_rollout(learner, collector), 0.0)
-    learner.policy.epsilon = 0.0
-    assert mean_reward(learner, collector) == pytest.approx(1.0 if masked else 2.0, abs=0.05)
 
 
 def test_defaults_are_those_of_the_page():

@@ -1,6 +1,5 @@
 """Q-learning: the loss in numbers, exact solutions of small games, probes with negative controls, and invariants."""
 
-import copy
 import itertools
 import math
 from dataclasses import replace
@@ -12,7 +11,7 @@ from algo_worlds import Everything, Probe, env_of
 from coterie.algos.qlearning import QLearning, td_loss
 from coterie.algos.weighted_qmix import central_weights, optimistic_weights, weighted_td_loss
 from coterie.core.errors import NonFiniteError, UserError
-from coterie.core.tree import tree_leaves, tree_map
+from coterie.core.tree import tree_leaves
 from coterie.core.types import Action
 from coterie.envs.make import make
 from coterie.nets.mixers import greedy_actions, taken_actions
@@ -342,37 +341,6 @@ def test_acting_and_learning_compute_the_same_q():
     live = rollout.alive[:-1] & rollout.acted[:-1, :, None]
     assert (greedy["guard"][:-1] == done["guard"])[live[..., :2]].all()
     assert (greedy["scout"][:-1] == done["scout"])[live[..., 2:]].all()
-
-
-KINDS = [
-    *(("discrete", "none", "qmix"), ("multi_discrete", "gru", "vdn"), ("discrete", "lstm", "none")),
-    ("multi_discrete", "none", "qplex"),
-]
-"""Each kind of actions, recurrent layer and mixer at least once."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "rnn", "mixer"), KINDS)
-def test_resume_is_bit_identical(kind, rnn, mixer):
-    """Including replay buffer, priorities, target networks, epsilon, statistics and generators."""
-    settings = {
-        "rnn": rnn, "mixer": mixer, "priority_alpha": 0.6, "reward_scale": "rms", "normalize_obs": True,
-        "obs_last_action": rnn != "none", "n_step": 3, "td_lambda": 0.8 if rnn == "gru" else None,
-    }  # fmt: skip
-    env = env_of(Everything(kind), 8)
-    algorithm, collector = learner(env, **settings)
-    for _ in range(4):
-        algorithm.update(collect_rollout(algorithm, collector), 0.3)
-    state = copy.deepcopy(algorithm.state_dict())
-    rollouts = [tree_map(torch.clone, collect_rollout(algorithm, collector)) for _ in range(3)]
-    other, _ = learner(env_of(Everything(kind), 8), **settings)
-    other.load_state_dict(state)
-    for rollout in rollouts:
-        assert algorithm.update(rollout, 0.5) == other.update(rollout, 0.5)
-    for one, two in zip(
-        tree_leaves(algorithm.state_dict()["module"]), tree_leaves(other.state_dict()["module"]), strict=True
-    ):
-        assert torch.equal(one, two)
 
 
 # ------------------------------------------------------------------------------------------------------------- errors

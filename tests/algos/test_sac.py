@@ -525,32 +525,3 @@ def test_the_target_entropy_depends_on_available_choices(masked):
     _, loss, mean_entropy = algorithm.actor_losses(rollout, draw, torch.ones(1))
     wanted = 0.5 * math.log(2 if masked else 4)
     assert loss.item() == pytest.approx(mean_entropy.item() - wanted, abs=1e-5)
-
-
-# ---------------------------------------------------------------------------------------------------------- resuming
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rnn", ["lstm"])
-def test_a_resumed_learner_has_the_same_bits(rnn):
-    """Including replay buffer, priorities, counters, noise, target networks and temperature."""
-    settings = {
-        "rnn": rnn, "sequence_length": 5, "sequence_start": "rollout", "priority_alpha": 0.5, "critic": "joint",
-        "normalize_obs": True, "target_update_interval": 3, "random_steps": 500, "learning_starts": 300, "buffer_size":
-        600, "reward_scale": "standardize",
-    }  # fmt: skip
-    one, collector = learner(Everything("hybrid"), **settings)
-    rollouts = [collect_rollout(one, collector) for _ in range(6)]
-    for rollout in rollouts[:3]:
-        one.update(rollout, 0.2)
-    state = copy.deepcopy(one.state_dict())
-    other, _ = learner(Everything("hybrid"), **settings)
-    other.load_state_dict(state)
-    assert other.policy.uniform == one.policy.uniform
-    for rollout in rollouts[3:]:
-        assert one.update(rollout, 0.6) == other.update(rollout, 0.6)
-    for a, b in zip(weights_of(one), weights_of(other), strict=True):
-        assert torch.equal(a, b)
-    assert torch.equal(one.buffer.sample(8).index, other.buffer.sample(8).index)
-    fresh, _ = learner(Everything("hybrid"), **settings)  # negative control: nothing loaded
-    assert not all(torch.equal(a, b) for a, b in zip(weights_of(one), weights_of(fresh), strict=True))

@@ -146,6 +146,11 @@ class FakeCuda(TorchDispatchMode):
         self.inherits_device = False
         """True within a call on a tensor of this device, whose own tensors PyTorch allocates on the same device."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here: PyTorch need not import its compiler, and exclude every operation from it."""
+        return False
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if self.is_replaying:
             return func(*args, **kwargs or {})

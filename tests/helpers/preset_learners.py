@@ -20,20 +20,6 @@ FAMILIES = ("mappo", "vdac", "seac", "pac", "happo", "hatrpo", "poca", "coma", "
 """One algorithm for each class of learners with recurrent networks. The others differ from them in their presets."""
 CLASSES = tuple({registry.algorithm(name): name for name in (*reversed(LEARNERS), *FAMILIES)}.values())
 """One algorithm for each class of learners, those of FAMILIES where they have it."""
-FAMILIES_AND_NETWORKS = [
-    *((name, "gru") for name in FAMILIES),
-    ("mappo", "none"),
-    ("happo", "none"),
-    ("hatrpo", "none"),
-    ("mat", "none"),
-    ("mat_dec", "none"),
-    ("sable", "none"),
-    ("ff_sable", "none"),
-    ("qmix", "none"),
-    ("pqn_qmix", "none"),
-    ("masac", "none"),
-]
-"""Algorithms and recurrent layers with all paths through minibatches: sequences, and timesteps on their own."""
 SMALL = {
     "hidden_sizes": "[8]", "critic_hidden_sizes": "[8]", "rnn_size": "4", "rollout_length": "12",
     "learning_starts": "0", "batch_size": "4", "buffer_size": "2000", "epochs": "2", "embedding_size": "8",

@@ -65,7 +65,7 @@ def count(length: int = 5, limit: bool = False) -> Probe:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "signal"), list(itertools.product(FAMILIES, ("icm", "rnd"))))
+@pytest.mark.parametrize(("name", "signal"), list(zip(FAMILIES, itertools.cycle(("icm", "rnd")))))
 def test_every_family_of_algorithms_learns_with_every_signal(name: str, signal: str):
     """In a team of two roles with masks, death, group rewards, and NaN observations of dead agents."""
     env = env_of(Everything("discrete"), 8)

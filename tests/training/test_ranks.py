@@ -190,9 +190,15 @@ def test_every_update_that_can_stop_early_has_a_case_with_it() -> None:
     assert {_update_of(name) for name in stopping} == able
 
 
-@pytest.mark.parametrize(
-    "case", [c for name, c in _ALGORITHMS.items() if "target_kl" in registry.algorithm(name).Config.model_fields]
-)
+_STOPPING = {
+    _update_of(name): case
+    for name, case in _ALGORITHMS.items()
+    if "target_kl" in registry.algorithm(name).Config.model_fields
+}
+"""One case for each method that updates an algorithm and can stop early."""
+
+
+@pytest.mark.parametrize("case", list(_STOPPING.values()))
 def test_ranks_stop_early_together(case: str) -> None:
     """The limit is the mean of the ranks' divergences in the second pass, that of one rank is above it. With sequential
     updates each agent has a divergence of its own, and the limits are below and above all of them.

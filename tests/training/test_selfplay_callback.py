@@ -166,9 +166,9 @@ def test_the_average_of_self_play_in_rock_paper_scissors_is_the_equilibrium(tmp_
     out = tmp_path / "run"
     train(
         out,
-        *(*RPS, *UNIFORM, "selfplay.latest_ratio=0", "selfplay.window=1000", "selfplay.snapshot_interval=2k"),
+        *(*RPS, *UNIFORM, "selfplay.latest_ratio=0", "selfplay.window=100", "selfplay.snapshot_interval=2k"),
         *("num_envs=64", "steps=80k", "algo.lr=1e-3", "algo.entropy_coef=0.1", "algo.epochs=10"),
-        *("algo.num_minibatches=1", "algo.normalize_obs=false", "checkpoint.every=2k", "checkpoint.keep=true"),
+        *("algo.num_minibatches=1", "algo.normalize_obs=false", "checkpoint.every=4k", "checkpoint.keep=true"),
         *("eval.every=0",),
     )
     played = strategies(out)

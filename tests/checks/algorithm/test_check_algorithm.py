@@ -72,6 +72,7 @@ def test_checks_that_do_not_apply_are_skipped_with_a_reason():
 def test_the_value_before_a_time_limit_names_truncation():
     """The sentence with the measured and the expected value, and the place to look at."""
     report = coterie.check_algorithm(BROKEN["truncation-as-termination"][0], only=["values"])
+    assert report.mistakes == ("truncation-as-termination",)
     (finding,) = report.findings
     assert finding.evidence.startswith("value of the last timestep before a time limit is ")
     assert finding.evidence.endswith("expected 0.5: truncation is treated as termination.")

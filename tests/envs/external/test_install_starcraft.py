@@ -53,7 +53,7 @@ def server(tmp_path: Path) -> Iterator[str]:
     (folder / "SC2.broken.zip").write_bytes((folder / "SC2.4.10.zip").read_bytes()[:200])
     handler = functools.partial(Quiet, directory=folder)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
+        threading.Thread(target=served.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{served.server_port}"
         served.shutdown()
 

@@ -22,6 +22,13 @@ SHAPES: dict[str, Any] = {"none": None, "false": False, "true": True, "number": 
 SHAPES["array"] = np.zeros(2)
 
 
+@pytest.fixture(autouse=True)
+def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The faults show in the first episodes."""
+    monkeypatch.setattr("coterie.checks.environment.check_env._STEPS", 20)
+    monkeypatch.setattr("coterie.checks.environment.check_env._COMPARED_STEPS", 10)
+
+
 class Single(gymnasium.Env):
     """Returns `reset` or `step` with a fault."""
 

@@ -19,7 +19,7 @@ from coterie.envs.external.rllib import RllibEnv, is_rllib
 from coterie.envs.make import make
 from coterie.training.collector import Collector
 from learners import collect_rollout
-from preset_learners import FAMILIES_AND_NETWORKS, preset_learner
+from preset_learners import preset_learner
 from tinyruns import train
 
 WORLDS = "rllibworlds"
@@ -81,8 +81,8 @@ def test_the_contract_of_environments_holds(simultaneous: bool):
     assert [finding for finding in own.findings if finding.severity == "error"] == []
 
 
-@pytest.mark.parametrize(("name", "rnn"), FAMILIES_AND_NETWORKS)
-def test_every_family_of_algorithms_learns_from_agents_that_wait(name: str, rnn: str):
+@pytest.mark.parametrize(("name", "rnn"), [("mappo", "gru"), ("mat", "none"), ("qmix", "none"), ("masac", "gru")])
+def test_algorithms_learn_from_agents_that_wait(name: str, rnn: str):
     env = make(ROTA, {}, 8)
     algorithm = preset_learner(name, env, rnn)
     collector = Collector(env, {"worker": algorithm.policy}, seed=0)

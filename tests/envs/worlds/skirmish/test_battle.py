@@ -51,9 +51,9 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["3m", "2s3z", "MMM", "corridor", "2c_vs_64zg"])
+@pytest.mark.parametrize("name", ["2s3z", "MMM"])  # shields; healers and flying units
 def test_world_satisfies_the_environment_contract(name: str, steady_clock: None):
-    report = check(lambda num_envs, seed: env_of(name, num_envs, seed, episode_limit=30), steps=70, num_envs=4)
+    report = check(lambda num_envs, seed: env_of(name, num_envs, seed, episode_limit=20), steps=45, num_envs=4)
     assert not [finding for finding in report.findings if finding.name != "slow"], report  # on a busy machine
     assert report.summary["resume"] == "bit-for-bit"
 
