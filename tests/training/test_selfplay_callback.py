@@ -217,7 +217,7 @@ def test_ratings_rise_only_in_a_game_with_better_and_worse_policies(tmp_path: Pa
     rising = ratings_of(tmp_path / "race")
     assert rising[-1] > 250
     assert rising[-1] > rising[len(rising) // 2] > rising[0]
-    train(tmp_path / "level", "env=matrix/rock_paper_scissors", *common, "algo.lr=1e-6")
+    train(tmp_path / "level", "env=matrix/rock_paper_scissors", *common, "algo.lr=1e-6", "steps=8k")
     assert abs(ratings_of(tmp_path / "level")[-1]) < 100
 
 
