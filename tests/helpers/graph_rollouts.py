@@ -57,7 +57,7 @@ def collector_of(case: str, device: Any, num_envs: int = 4) -> Collector:
     return Collector(env, {name: learner.policy for name, learner in learners.items()}, seed=0)
 
 
-def collected(collector: Collector, setting: str, rollouts: int = 4, steps: int = STEPS) -> list[Any]:
+def collected(collector: Collector, setting: str, rollouts: int = 3, steps: int = STEPS) -> list[Any]:
     """Returns rollouts, finished episodes and states between them, copied to the CPU."""
     collector._collect.cuda_graphs = setting == "on"
     found = []

@@ -814,16 +814,9 @@ def test_images_are_rendered_on_request(name: str):
 @pytest.mark.parametrize(
     "settings",
     [
-        ("algo=mappo", f"env={SPREAD}", "env.max_cycles=8"),
-        ("algo=ippo", f"env={NOUGHTS}"),
         ("algo=qmix", f"env={NOUGHTS}", "algo.learning_starts=20", "algo.batch_size=4", "algo.hypernet_embed_dim=4"),
         ("algo=ippo", "env=pettingzoo_worlds:isle", "env.episode_limit=7", "teams.all.roles=[worker,scout]"),
         ("algo=ippo", "env=pettingzoo_worlds:Crowd", "env.max_agents=5", "algo.rnn=gru", "algo.rnn_size=8"),
-        ("algo=mappo", "env=pettingzoo/sisl.multiwalker_v9", "env.max_cycles=12", "env.n_walkers=2"),
-        (
-            *("algo=ippo", "env=pettingzoo/butterfly.knights_archers_zombies_v11", "env.max_cycles=12"),
-            "teams.all.roles=[archer,knight]",
-        ),
         (
             *("algo=ippo", "env=pettingzoo/butterfly.pistonball_v6", "env.max_cycles=6", "env.n_pistons=2"),
             *("env.wrappers.grayscale=true", "env.wrappers.resize=[48,24]"),
@@ -837,19 +830,8 @@ def test_runs_can_be_trained_evaluated_and_loaded(
     run = tmp_path / "run"
     if "algo=qmix" in settings:
         words = [*settings, "steps=80", "num_envs=4", "eval.every=40", "eval.episodes=2", "threads=1", f"out={run}"]
-        assert (
-            main(
-                [
-                    "train",
-                    *words,
-                    "algo.rollout_length=10",
-                    "algo.hidden_sizes=[8]",
-                    "progress=off",
-                    "log.tensorboard=false",
-                ]
-            )
-            == 0
-        )
+        words += ["algo.rollout_length=10", "algo.hidden_sizes=[8]", "progress=off", "log.tensorboard=false"]
+        assert main(["train", *words]) == 0
     else:
         train(run, "eval.every=40", "eval.episodes=2", "eval.num_envs=2", "algo.num_minibatches=1", *settings)
     assert main(["evaluate", str(run), "--episodes", "2", "--json"]) == 0
