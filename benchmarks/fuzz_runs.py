@@ -29,6 +29,8 @@ LONG_CPU_SECONDS = 2.0
 """CPU time after which a run that may be long is interrupted."""
 LONG_WALL_SECONDS = 10.0
 """The same in seconds, for a run that waits."""
+ENDING_SECONDS = 10.0
+"""Seconds in which the processes of a command have to end after it."""
 
 CODES = {0, entry.USER_ERROR, entry.FAILED}
 CHECKS = {"check-env", "check-algo", "demos", "diagnose"}
@@ -135,8 +137,8 @@ def _text(file: Path) -> str:
 
 
 def _left(folder: Path) -> int:
-    """Returns the number of processes in a folder that do not end within ten seconds, and kills them."""
-    limit = time.monotonic() + 10
+    """Returns the number of processes in a folder that do not end in time, and kills them."""
+    limit = time.monotonic() + ENDING_SECONDS
     while (found := _processes(folder)) and time.monotonic() < limit:
         time.sleep(0.05)
     _kill(folder)

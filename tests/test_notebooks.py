@@ -20,14 +20,38 @@ from places import ROOT
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.ipynb") if "_build" not in path.parts)
 
 
-def executed(page: Path, folder: Path) -> list[dict[str, Any]]:
-    """Returns the code cells of a notebook that was executed in a folder, with their outputs."""
-    result = folder / "executed.ipynb"
+FEWER = {
+    "steps=300_000": "steps=3_000",
+    '"every": 30_000': '"every": 1_000',
+    "steps=8_000": "steps=1_200",
+    "200)": "20)",
+}
+"""Changes of the pages for tests, which train less."""
+
+
+def code_cells(page: Path) -> list[dict[str, Any]]:
+    return [cell for cell in json.loads(page.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """Code cells with their outputs, of the pages and of `SHOWN`, all executed by one kernel in folders of their own."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    sources = {page.stem: [text(cell["source"]) for cell in code_cells(page)] for page in PAGES}
+    for old, new in FEWER.items():
+        sources = {name: [source.replace(old, new) for source in cells] for name, cells in sources.items()}
+    sources["shown"] = [*SHOWN]
+    cells = []
+    for name, found in sources.items():
+        (folder / name).mkdir()
+        cells += [f"import os; os.chdir({str(folder / name)!r})", *found]
+    page, result = notebook(folder, *cells), folder / "executed.ipynb"
     words = [sys.executable, str(ROOT / "tests" / "helpers" / "run_notebook.py"), str(page), str(result)]
     env = os.environ | {"JUPYTER_PLATFORM_DIRS": "1", "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(words, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return [cell for cell in json.loads(result.read_text())["cells"] if cell["cell_type"] == "code"]
+    new = iter(code_cells(result))
+    return {name: [next(new) for _ in ["of the folder", *found]][1:] for name, found in sources.items()}
 
 
 def notebook(folder: Path, *cells: str) -> Path:
@@ -64,27 +88,17 @@ run = coterie.train("mappo", "particle/simple_spread", eval={"episodes": 32}, **
 """
 
 
+SHOWN = (
+    *(TRAIN, TRAIN, "run", "coterie.make('particle/simple_tag')", "coterie.as_parallel_env('particle/simple_tag')"),
+    *("coterie.as_vector_env('particle/simple_spread')", "coterie.as_multiagent_env('particle/simple_spread')"),
+    *("coterie.diagnose(run)", "coterie.load(run)", "run.evaluate(episodes=4)", "coterie.compare(run)"),
+    *("coterie.runs()", "run.plot()", "run.video(size=64)", "coterie.train('mappo', **{'algo.lrr': 1})"),
+)
+
+
 @pytest.mark.slow
-def test_a_notebook_shows_one_bar_and_nothing_red(tmp_path: Path):
-    page = notebook(
-        tmp_path,
-        TRAIN,
-        TRAIN,
-        "run",
-        "coterie.make('particle/simple_tag')",
-        "coterie.as_parallel_env('particle/simple_tag')",
-        "coterie.as_vector_env('particle/simple_spread')",
-        "coterie.as_multiagent_env('particle/simple_spread')",
-        "coterie.diagnose(run)",
-        "coterie.load(run)",
-        "run.evaluate(episodes=4)",
-        "coterie.compare(run)",
-        "coterie.runs()",
-        "run.plot()",
-        "run.video(size=64)",
-        "coterie.train('mappo', **{'algo.lrr': 1})",
-    )
-    *cells, wrong = executed(page, tmp_path)
+def test_a_notebook_shows_one_bar_and_nothing_red(executed: dict[str, list[dict[str, Any]]]):
+    *cells, wrong = executed["shown"]
     assert errors_and_red(cells) == []
     train, again, *shown = cells
     for cell in (train, again):
@@ -112,11 +126,11 @@ def test_a_notebook_shows_one_bar_and_nothing_red(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_notebooks_of_the_documentation_run_and_have_outputs_of_their_code(page: Path, tmp_path: Path):
-    stored = [cell for cell in json.loads(page.read_text())["cells"] if cell["cell_type"] == "code"]
-    cells = executed(page, tmp_path)
-    for old, new in zip(stored, cells, strict=True):
-        fails = "raises-exception" in new["metadata"].get("tags", [])
+def test_the_notebooks_of_the_documentation_run_and_have_outputs_of_their_code(
+    page: Path, executed: dict[str, list[dict[str, Any]]]
+):
+    for old, new in zip(code_cells(page), executed[page.stem], strict=True):
+        fails = "raises-exception" in old["metadata"].get("tags", [])
         assert fails or errors_and_red([new]) == []
         kinds = [[(o["output_type"], *sorted(o.get("data", ()))) for o in cell["outputs"]] for cell in (old, new)]
         streams = [[k for k in kind if k[0] != "stream"] for kind in kinds]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -134,19 +133,6 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(stopped: Path, tmp
     assert log_entries(tmp_path / "whole") == log_entries(stopped)
 
 
-@pytest.mark.slow
-def test_a_run_killed_during_random_play_measures_it_on_resume(tmp_path: Path) -> None:
-    for die_at in itertools.count(6):  # the first file change after the manifest was written
-        out = tmp_path / f"run{die_at}"
-        assert Process(tmp_path, "train", *tiny(), f"out={out}", die_at=die_at).end()[0] == -signal.SIGKILL
-        if (out / "manifest.json").exists():
-            break
-    assert '"random"' not in (out / "manifest.json").read_text()
-    assert not (out / "metrics.jsonl").exists()
-    result = training.resume(out, [])
-    assert result.report()["teams"]["team"]["random"] is not None
-
-
 # ------------------------------------------------------------------------------------------- folders and disks
 
 
@@ -274,9 +260,8 @@ def test_a_non_finite_network_stops_the_run_and_its_checkpoint_can_be_resumed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rnn", ["none", "gru", "lstm"])
-@pytest.mark.parametrize("algo", ["ippo", "mappo"])
-def test_observations_and_rewards_of_dead_agents_have_no_effect(rnn: str, algo: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("algo", "rnn"), [("mappo", "none"), ("ippo", "gru"), ("mappo", "lstm")])
+def test_observations_and_rewards_of_dead_agents_have_no_effect(algo: str, rnn: str, tmp_path: Path) -> None:
     settings = (
         *("env=worlds:counter", "env.agents_can_die=true", "env.limit=7", f"algo={algo}", f"algo.rnn={rnn}"),
         *("algo.rnn_size=4", "algo.normalize_obs=true", "steps=160", "eval.every=80", "check=off"),

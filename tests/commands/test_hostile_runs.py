@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import shutil
-import signal
 import sys
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from coterie.commands import train as training
 from coterie.config.sources import flatten
 from coterie.config.trust import code_names, is_address, signature
 from coterie.core.errors import UserError
-from tinyruns import Process, assert_same, checkpoint_state, log_entries, stop_at, tiny, tiny_run, train
+from tinyruns import assert_same, checkpoint_state, folders_of_kills, log_entries, stop_at, tiny, tiny_run, train
 
 
 @pytest.fixture
@@ -156,24 +155,23 @@ def test_a_log_that_is_shorter_than_the_checkpoint_knows_is_said(
 
 
 @pytest.mark.slow
-def test_a_start_that_was_killed_before_its_manifest_can_be_repeated(tmp_path: Path) -> None:
-    """Every kill before the manifest leaves a folder that `resume` refuses in one line and `train` accepts."""
-    kept = 0
-    for die_at in range(1, 40):
-        out = tmp_path / f"run{die_at}"
-        assert Process(tmp_path, "train", *tiny(), f"out={out}", die_at=die_at).end()[0] == -signal.SIGKILL
-        if (out / "manifest.json").exists():
-            break
-        if (out / "config.yaml").exists():
-            kept += 1
+def test_a_killed_start_can_be_repeated_until_it_has_a_manifest_and_resumed_afterwards(tmp_path: Path) -> None:
+    """Before its manifest `resume` refuses in one line and `train` accepts; then random play is measured again."""
+    out = tmp_path / "run"
+    kills = folders_of_kills(tmp_path, out, "train", *tiny(), f"out={out}")
+    early = [killed for killed in kills if not (killed / "manifest.json").exists()]
+    assert any((killed / "config.yaml").exists() for killed in early)
+    for killed in early:
+        if (killed / "config.yaml").exists():
             with pytest.raises(UserError, match="was interrupted, there is nothing to resume") as refusal:
-                training.resume(out, [])
+                training.resume(killed, [])
             assert "\n" not in str(refusal.value)
-        train(out)
-        assert checkpoint_state(out)["steps"] >= 80
-    else:
-        pytest.fail("no kill came after the manifest")
-    assert kept
+        train(killed)
+        assert checkpoint_state(killed)["steps"] >= 80
+    started = kills[len(early)]
+    assert '"random"' not in (started / "manifest.json").read_text()
+    assert not (started / "metrics.jsonl").exists()
+    assert training.resume(started, []).report()["teams"]["team"]["random"] is not None
 
 
 def test_a_folder_with_files_of_the_user_is_not_an_interrupted_start(tmp_path: Path) -> None:

@@ -47,11 +47,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["record", "RUN", "--episodes", "2", "--out", "OUT/demos"],
         ["compare", "RUN", "RUN"],
         ["report", "RUN", "--out", "OUT/report.html"],
-        ["export", "RUN", "--out", "OUT/export"],
+        ["export", "RUN", "--format", "numpy", "--out", "OUT/export"],
         ["check-env", WORLD],
         ["train", f"env={WORLD}", "--cfg", "job"],
         ["train", *tiny(f"env={WORLD}", "algo=ippo", "progress=lines"), "out=OUT/run"],
-        ["train", "-m", *tiny(f"env={WORLD}", "algo=ippo", "seed=0,1", "steps=40", "eval.every=0"), "out=OUT/sweep"],
+        ["train", "-m", *tiny(f"env={WORLD}", "algo=ippo", "seed=0", "steps=40", "eval.every=0"), "out=OUT/sweep"],
     ],
     ids=lambda words: " ".join(word for word in words[:5] if word.isalpha() or word.startswith("-")),
 )
@@ -97,18 +97,16 @@ def test_an_error_of_the_environment_is_shown_with_escapes(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-@pytest.mark.parametrize("words", [["train"], ["evaluate"]], ids=lambda words: words[0])
-def test_a_terminal_gets_no_raw_name(words: list[str], run: Path, tmp_path: Path):
+def test_a_terminal_gets_no_raw_name(run: Path, tmp_path: Path):
     """Tables and progress of a terminal have colors of their own."""
     import pty
 
-    more = {
-        "train": [*tiny(f"env={WORLD}", "algo=ippo", f"out={tmp_path / 'run'}", "progress=auto", "eval.every=40")],
-        "evaluate": [str(run), "--episodes", "2"],
-    }
+    train = ["train", *tiny(f"env={WORLD}", "algo=ippo", f"out={tmp_path / 'run'}", "progress=auto", "eval.every=40")]
+    evaluate = ["evaluate", str(run), "--episodes", "2"]
+    both = f"from coterie.__main__ import main; exit(main({[*train, '--trust']}) or main({evaluate}))"
     reader, writer = pty.openpty()
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HELPERS), *sys.path]), "TERM": "xterm-256color"}
-    command = [sys.executable, "-m", "coterie", *words, *more[words[0]], *(["--trust"] if words[0] == "train" else [])]
+    command = [sys.executable, "-c", both]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, env=environment) as process:
         os.close(writer)
         printed = b""
@@ -123,5 +121,5 @@ def test_a_terminal_gets_no_raw_name(words: list[str], run: Path, tmp_path: Path
     os.close(reader)
     assert process.returncode == 0, printed.decode(errors="replace")[-500:]
     text = printed.decode()
-    assert "title" in text, "names are shown"
+    assert text.count("title") > 1, "names are shown"
     assert_harmless(text)

@@ -22,24 +22,35 @@ from places import ROOT
 from tinyruns import checkpoint_state, train
 
 BENCHMARKS = ROOT / "benchmarks"
-FAULT = """
+CAMPAIGNS = """
 import sys
 import kills
 from coterie.training.trainer import Trainer
-load = Trainer.load
+
 def load_and_count(trainer, found):
     load(trainer, found)
     trainer.updates += 1
-Trainer.load = load_and_count
-sys.exit(kills.main(sys.argv[1:]))
+
+out, other = sys.argv[1:]
+for number in ("2", "4"):
+    assert kills.main(["--kills", number, "--only", "mappo", "vdn, GRU", "--out", out]) == 0
+    print("===")
+load, Trainer.load = Trainer.load, load_and_count
+assert kills.main(["--kills", "1", "--only", "mappo", "--seed", "16", "--out", other]) == 1
 """
-"""The campaign with a trainer that restores one number wrongly."""
+"""A campaign, its extension, and one with a trainer that restores one number wrongly."""
 
 
 @pytest.fixture
 def kill_runs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("kill_runs")
+
+
+@pytest.fixture
+def kills(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("kills")
 
 
 @pytest.fixture
@@ -64,38 +75,41 @@ def pair(pair_once: Path, tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "one", tmp_path / "other"
 
 
-def campaign(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Runs Python in benchmarks/, without threads and open files of this process, which its forks would share."""
-    command = [sys.executable, *map(str, words)]
+@pytest.fixture(scope="module")
+def campaigns(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the campaigns, which run without threads and open files of this process: forks would share them."""
+    folder = tmp_path_factory.mktemp("campaigns")
     source = os.pathsep.join([str(ROOT / "src"), str(BENCHMARKS)])
     env = os.environ | {"PYTHONPATH": source}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    words = [sys.executable, "-c", CAMPAIGNS, str(folder / "kills.json"), str(folder / "wrong.json")]
+    ended = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (folder / "printed").write_text(ended.stdout)
+    return folder
 
 
 @pytest.mark.slow
-def test_killed_runs_end_with_the_same_bits_and_a_campaign_can_be_extended(tmp_path: Path):
-    out = tmp_path / "kills.json"
-    for kills, each in ((2, 1), (4, 2)):
-        ended = campaign(BENCHMARKS / "kills.py", "--kills", f"{kills}", "--only", "mappo", "vdn, GRU", "--out", out)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        found = json.loads(out.read_text())["found"]
-        assert list(found) == ["mappo", "vdn, GRU"]
-        for result in found.values():
-            assert (result["kills"], result["failed"], result["differ"]) == (each, [], [])
-            assert sum(result["phases"].values()) == sum(result["kinds"].values()) == each
+def test_killed_runs_end_with_the_same_bits_and_a_campaign_can_be_extended(
+    campaigns: Path, kills: ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    out = campaigns / "kills.json"
+    found = json.loads(out.read_text())["found"]
+    assert list(found) == ["mappo", "vdn, GRU"]
+    for result in found.values():
+        assert (result["kills"], result["failed"], result["differ"]) == (2, [], [])
+        assert sum(result["phases"].values()) == sum(result["kinds"].values()) == 2
     assert "| **all** | 4 |" in out.with_suffix(".md").read_text()
-    ended = campaign(BENCHMARKS / "kills.py", "--seed", "1", "--out", out)
-    assert ended.returncode == 2
-    assert "contains kills with seed 0" in ended.stderr
+    first, second, _ = (campaigns / "printed").read_text().split("===\n")
+    assert first.count(" 1 kills, failed 0") == second.count(" 1 kills, failed 0") == 2  # those that were missing
+    with pytest.raises(SystemExit, match="2"):
+        kills.main(["--seed", "1", "--out", str(out)])
+    assert "contains kills with seed 0" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_campaign_finds_a_run_that_is_not_restored_exactly(tmp_path: Path):
+def test_a_campaign_finds_a_run_that_is_not_restored_exactly(campaigns: Path):
     """With seed 16, the first kill is before the 39th file operation, after the first checkpoint."""
-    out = tmp_path / "kills.json"
-    ended = campaign("-c", FAULT, "--kills", "1", "--only", "mappo", "--seed", "16", "--out", out)
-    assert ended.returncode == 1, ended.stdout + ended.stderr
-    (result,) = json.loads(out.read_text())["found"].values()
+    (result,) = json.loads((campaigns / "wrong.json").read_text())["found"].values()
     assert (result["failed"], result["kills"], result["runs"]) == ([], 1, 1)
     assert "run0: last checkpoint: state.json/state/dict/updates" in result["differ"]
 

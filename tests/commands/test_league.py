@@ -169,11 +169,11 @@ def test_a_best_response_exploits_a_predictable_policy(runs: Path):
         "selfplay.snapshot_interval=10k",
         "selfplay.rating_episodes=8",
         *given,
-        "steps=60k",
+        "steps=40k",
         "eval.every=0",
         "seed=1",
     )
-    found = exploit(runs / "certain", ["eval.every=2k", "eval.episodes=64"], steps=20_000, episodes=200)
+    found = exploit(runs / "certain", ["eval.every=2k", "eval.episodes=64"], steps=10_000, episodes=200)
     assert (found.team, found.response) == ("column", "row")
     assert found.gap > 0.2
     assert found.gap > 4 * found.error

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 SPREAD = "env=particle/simple_spread"
 SETTINGS = (
-    *("num_envs=4", "threads=1", "device=cpu", "steps=400", "eval.every=120", "eval.episodes=4", "eval.num_envs=4"),
+    *("num_envs=4", "threads=1", "device=cpu", "steps=280", "eval.every=200", "eval.episodes=4", "eval.num_envs=4"),
     *("log.tensorboard=false", "progress=off", "algo.rollout_length=10", "algo.hidden_sizes=[8]"),
 )
 REPLAY = ("algo.learning_starts=40", "algo.batch_size=4", "algo.buffer_size=200", "algo.gradient_steps=2")
@@ -30,9 +30,16 @@ CASES = {
         "algo.obs_last_action=true",
         "algo.critic_hidden_sizes=[8]",
     ),
-    "mat, random orders": (SPREAD, "algo=mat", "algo.agent_order=random", "algo.embedding_size=8"),
-    "sable": (SPREAD, "algo=sable", "algo.embedding_size=8"),
-    "poca, lstm": ("env=coop/baton", "algo=poca", "algo.rnn=lstm", "algo.rnn_size=4", "algo.embedding_size=8"),
+    "mat, random orders": (SPREAD, "algo=mat", "algo.epochs=2", "algo.agent_order=random", "algo.embedding_size=8"),
+    "sable": (SPREAD, "algo=sable", "algo.epochs=2", "algo.embedding_size=8"),
+    "poca, lstm": (
+        "env=coop/baton",
+        "algo=poca",
+        "algo.epochs=2",
+        "algo.rnn=lstm",
+        "algo.rnn_size=4",
+        "algo.embedding_size=8",
+    ),
     "qmix, recurrent, whole episodes": (
         SPREAD,
         "algo=qmix",
@@ -53,7 +60,14 @@ CASES = {
         ),
         *("algo.priority_alpha=0.6", "algo.rollout_length=10"),
     ),
-    "happo, recurrent": (SPREAD, "algo=happo", *GRU, "algo.sequence_length=5", "algo.num_minibatches=2"),
+    "happo, recurrent": (
+        SPREAD,
+        "algo=happo",
+        "algo.epochs=2",
+        *GRU,
+        "algo.sequence_length=5",
+        "algo.num_minibatches=2",
+    ),
     "hatrpo": (SPREAD, "algo=hatrpo", "algo.rnn=none", "algo.num_minibatches=2"),
     "pqn_qmix, recurrent, last actions": (
         *(SPREAD, "algo=pqn_qmix", *GRU, "algo.obs_last_action=true", "algo.sequence_length=5"),
@@ -76,6 +90,9 @@ CASES = {
     "gym": ("env=gym/CartPole-v1", "algo=ddqn", *REPLAY),
 }
 
+STOPPED_TWICE = ("qmix, recurrent, whole episodes", "qmix, recurrent, stored state", "iql, priorities, on disk")
+"""Cases of each kind of replay buffer, which are also stopped after the buffer has wrapped around."""
+
 
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,13 +112,15 @@ def test_a_resumed_run_is_bit_identical(case: str, tmp_path: Path, monkeypatch: 
         stop_at(patch, 130)  # between two evaluations, with the buffer half full
         train(parts, *CASES[case])
     assert checkpoint_state(parts)["steps"] < 200
-    with monkeypatch.context() as patch:
-        stop_at(patch, 290)  # after the ring buffer has wrapped around
-        training.resume(parts, [])
+    if case in STOPPED_TWICE:
+        with monkeypatch.context() as patch:
+            stop_at(patch, 210)  # after the ring buffer has wrapped around
+            training.resume(parts, [])
+        assert 200 < checkpoint_state(parts)["steps"] < 280
     training.resume(parts, [])
     assert_same(checkpoint_state(whole), checkpoint_state(parts))
     assert log_entries(whole) == log_entries(parts)
-    assert checkpoint_state(parts)["steps"] >= 400
+    assert checkpoint_state(parts)["steps"] >= 280
 
 
 def test_a_policy_can_be_evaluated_without_its_replay_buffer(tmp_path: Path) -> None:

@@ -101,7 +101,8 @@ def _environment(**more: str) -> dict[str, str]:
     return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | more
 
 
-def test_the_job_of_kubernetes_trains_on_two_pods_and_continues(tmp_path: Path) -> None:
+def _pods(run: Path) -> list[tuple[list[str], dict[str, str]]]:
+    """Returns command and environment of the two pods of the job of the page, whose addresses are those of this machine."""
     service, job = yaml.safe_load_all("apiVersion: v1\n" + _block("```yaml\napiVersion: v1"))
     pod = job["spec"]["template"]["spec"]
     assert job["spec"]["completionMode"] == "Indexed"
@@ -109,33 +110,50 @@ def test_the_job_of_kubernetes_trains_on_two_pods_and_continues(tmp_path: Path) 
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     (container,) = pod["containers"]
     assert f"--nnodes={job['spec']['completions']} " in container["args"][0]
-    run = tmp_path / "run"
-    for _ in range(2):  # the second time, it has ended
-        port = _free_port()
-        script = _small(container["args"][0], run, port).replace("coterie-0.coterie", "127.0.0.1")
-        pods = [
-            subprocess.Popen(
-                [*container["command"], script], env=_environment(RUN=str(run), JOB_COMPLETION_INDEX=str(index))
-            )
-            for index in range(2)
-        ]
-        assert [pod.wait() for pod in pods] == [0, 0]
-    assert (run / "checkpoints" / "last").exists()
+    script = _small(container["args"][0], run, _free_port()).replace("coterie-0.coterie", "127.0.0.1")
+    names = ({"RUN": str(run), "JOB_COMPLETION_INDEX": str(index)} for index in range(2))
+    return [([*container["command"], script], _environment(**variables)) for variables in names]
 
 
-def test_the_script_for_slurm_trains_on_two_nodes_and_continues(tmp_path: Path) -> None:
-    """Its commands `srun` and `scontrol` are stand-ins, which do on this machine what they do on two nodes."""
-    commands, run = tmp_path / "commands", tmp_path / "run"
-    commands.mkdir()
-    (commands / "scontrol").write_text('#!/bin/sh\n[ "$3" = "node[1-2]" ] && printf "127.0.0.1\\n127.0.0.2\\n"\n')
-    (commands / "srun").write_text(
-        '#!/bin/sh\nSLURM_NODEID=1 "$@" & other=$!\nSLURM_NODEID=0 "$@" || exit 1\nwait $other\n'
-    )
-    for command in commands.iterdir():
-        command.chmod(0o755)
-    for _ in range(2):  # the second time, it has ended
-        script = _small(_block("```bash\n#!/bin/bash"), run, _free_port())
-        environment = _environment(SLURM_NNODES="2", SLURM_JOB_NODELIST="node[1-2]")
-        environment["PATH"] = f"{commands}:{environment['PATH']}"
-        subprocess.run(["bash", "-c", script], env=environment, check=True)
+def _slurm(run: Path, commands: Path) -> tuple[list[str], dict[str, str]]:
+    """Returns command and environment of the script of the page, with stand-ins for `srun` and `scontrol` of two nodes."""
+    _write(commands / "scontrol", '[ "$3" = "node[1-2]" ] && printf "127.0.0.1\\n127.0.0.2\\n"\n')
+    _write(commands / "srun", 'SLURM_NODEID=1 "$@" & other=$!\nSLURM_NODEID=0 "$@" || exit 1\nwait $other\n')
+    script = _small(_block("```bash\n#!/bin/bash"), run, _free_port())
+    environment = _environment(SLURM_NNODES="2", SLURM_JOB_NODELIST="node[1-2]")
+    return ["bash", "-c", script], environment | {"PATH": f"{commands}:{environment['PATH']}"}
+
+
+def _write(command: Path, script: str) -> None:
+    command.parent.mkdir(exist_ok=True)
+    command.write_text(f"#!/bin/sh\n{script}")
+    command.chmod(0o755)
+
+
+def _calls_of_torchrun(command: list[str], environment: dict[str, str], folder: Path) -> list[str]:
+    """Runs a command with a stand-in for `torchrun`, and returns the arguments of its calls."""
+    calls = folder / "calls"
+    calls.unlink(missing_ok=True)
+    _write(folder / "stand-ins" / "torchrun", f'echo "$*" >> {calls}\n')
+    path = f"{folder / 'stand-ins'}:{environment['PATH']}"
+    subprocess.run(command, env=environment | {"PATH": path}, check=True)
+    return sorted(calls.read_text().splitlines())
+
+
+def test_the_scripts_for_kubernetes_and_slurm_train_on_two_machines_and_continue(tmp_path: Path) -> None:
+    """The job of Kubernetes trains the run, and the script for Slurm goes on with it; what both start is the same."""
+    run, new = tmp_path / "run", tmp_path / "new"
+    (first, second) = _calls_of_torchrun(*_slurm(new, tmp_path / "commands"), tmp_path)
+    for rank, call in enumerate((first, second)):
+        assert f"--nnodes=2 --node-rank={rank} --nproc-per-node=1 --master-addr=127.0.0.1 --master-port=" in call
+        assert "-m coterie train algo=mappo env=particle/simple_spread" in call
+        assert call.split()[-1] == f"out={new}"
+    pods = [subprocess.Popen(command, env=environment) for command, environment in _pods(run)]
+    assert [pod.wait() for pod in pods] == [0, 0]
     assert (run / "checkpoints" / "last").exists()
+    for rank, pod in enumerate(_pods(run)):
+        (call,) = _calls_of_torchrun(*pod, tmp_path)
+        assert f"--nnodes=2 --node-rank={rank} " in call
+        assert call.endswith(f" -m coterie resume {run}")
+    command, environment = _slurm(run, tmp_path / "commands")
+    subprocess.run(command, env=environment, check=True)  # it has ended

@@ -194,13 +194,21 @@ class Process:
         words: The command.
         die_at: Number of the file change (create, rename, remove) before which the process kills itself with SIGKILL.
         max_bytes: Maximum file size, as on a full disk.
+        kills: Folder, and where it is copied to before every file change, as a kill at that moment would leave it.
     """
 
-    def __init__(self, folder: Path, *words: str | Path, die_at: int | None = None, max_bytes: int | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        *words: str | Path,
+        die_at: int | None = None,
+        max_bytes: int | None = None,
+        kills: tuple[Path, Path] | None = None,
+    ):
         self.output = folder / f"output-{next(_count)}.txt"
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED_MODULES)
-        arguments = (list(map(str, words)), str(folder), str(self.output), die_at, max_bytes)
+        arguments = (list(map(str, words)), str(folder), str(self.output), die_at, max_bytes, kills)
         self._process = context.Process(target=_child, args=arguments)
         self._process.start()
 
@@ -242,7 +250,22 @@ PRELOADED_MODULES = [
 PRELOADED_MODULES += ["coterie.envs.external.workers.worker_loop"]
 
 
-def _child(words: list[str], folder: str, output: str, die_at: int | None, max_bytes: int | None) -> None:
+def folders_of_kills(folder: Path, out: Path, *words: str | Path) -> list[Path]:
+    """Returns copies of `out` as a kill before each file change of `coterie WORDS...` leaves it, equal ones once."""
+    copies = folder / f"kills-{next(_count)}"
+    code, output = Process(folder, *words, kills=(out, copies)).end()
+    assert code == 0, output
+    return sorted(copies.iterdir())
+
+
+def _child(
+    words: list[str],
+    folder: str,
+    output: str,
+    die_at: int | None,
+    max_bytes: int | None,
+    kills: tuple[Path, Path] | None,
+) -> None:
     gc.freeze()  # a collection would copy all that the fork server has imported
     os.chdir(folder)
     handle = os.open(output, os.O_WRONLY | os.O_CREAT)
@@ -255,19 +278,49 @@ def _child(words: list[str], folder: str, output: str, die_at: int | None, max_b
         resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
     if die_at is not None:
         _die_at(die_at)
+    if kills is not None:
+        _copy_before_changes(*kills)
     sys.exit(main(words))
 
 
-def _die_at(change: int) -> None:
-    """Kills this process before it creates, renames or removes a file or folder for the `change`-th time."""
-    changes = itertools.count(1)
+def _before_changes(action: Callable[[], None]) -> None:
+    """Calls `action` before this process creates, renames or removes a file or folder."""
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-        if (writes or event in {"os.rename", "os.mkdir", "os.rmdir", "os.remove"}) and next(changes) >= change:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if writes or event in {"os.rename", "os.mkdir", "os.rmdir", "os.remove"}:
+            action()
 
     sys.addaudithook(hook)
+
+
+def _die_at(change: int) -> None:
+    """Kills this process before its `change`-th change of a file."""
+    changes = itertools.count(1)
+
+    def die() -> None:
+        if next(changes) >= change:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _before_changes(die)
+
+
+def _copy_before_changes(out: Path, copies: Path) -> None:
+    seen: list[list[tuple[Path, bytes]]] = []
+    copying = False
+
+    def copy() -> None:
+        nonlocal copying
+        if copying or not out.exists():  # copying changes files, too
+            return
+        copying = True
+        state = [(path, path.read_bytes() if path.is_file() else b"") for path in sorted(out.rglob("*"))]
+        if state not in seen:
+            shutil.copytree(out, copies / f"{len(seen):03}")
+            seen.append(state)
+        copying = False
+
+    _before_changes(copy)
 
 
 def is_run(out: Path) -> bool:
