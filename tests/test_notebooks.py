@@ -35,7 +35,7 @@ def code_cells(page: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """Code cells with their outputs, of the pages and of `SHOWN`, all executed by one kernel in folders of their own."""
+    """Code cells with their outputs, of the pages and of `SHOWN`, executed by one kernel in a folder for each."""
     folder = tmp_path_factory.mktemp("notebooks")
     sources = {page.stem: [text(cell["source"]) for cell in code_cells(page)] for page in PAGES}
     for old, new in FEWER.items():

@@ -47,7 +47,7 @@ ALGORITHMS = [
     ("qmix", (*OFF_POLICY, "algo.rnn=gru", "algo.rnn_size=8")),
     ("masac", OFF_POLICY),
 ]
-"""An actor with a critic of states, one without shared parameters, values of actions, and an actor with a replay buffer."""
+"""Actors with a critic of states, without shared parameters, and with a replay buffer; values of actions."""
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def _environment(**more: str) -> dict[str, str]:
 
 
 def _pods(run: Path) -> list[tuple[list[str], dict[str, str]]]:
-    """Returns command and environment of the two pods of the job of the page, whose addresses are those of this machine."""
+    """Returns command and environment of the two pods of the page, with addresses of this machine."""
     service, job = yaml.safe_load_all("apiVersion: v1\n" + _block("```yaml\napiVersion: v1"))
     pod = job["spec"]["template"]["spec"]
     assert job["spec"]["completionMode"] == "Indexed"
@@ -116,7 +116,7 @@ def _pods(run: Path) -> list[tuple[list[str], dict[str, str]]]:
 
 
 def _slurm(run: Path, commands: Path) -> tuple[list[str], dict[str, str]]:
-    """Returns command and environment of the script of the page, with stand-ins for `srun` and `scontrol` of two nodes."""
+    """Returns command and environment of the script of the page, with stand-ins for the commands of two nodes."""
     _write(commands / "scontrol", '[ "$3" = "node[1-2]" ] && printf "127.0.0.1\\n127.0.0.2\\n"\n')
     _write(commands / "srun", 'SLURM_NODEID=1 "$@" & other=$!\nSLURM_NODEID=0 "$@" || exit 1\nwait $other\n')
     script = _small(_block("```bash\n#!/bin/bash"), run, _free_port())
