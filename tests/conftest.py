@@ -80,6 +80,7 @@ The order of the others makes no difference."""
 torch.set_num_threads(1)
 tinyruns.disable_flushing()
 tinyruns.cache_git()
+tinyruns.cache_yaml()
 processes.PRELOADED[:] = tinyruns.PRELOADED_MODULES  # one fork server for workers and for runs in other processes
 
 

@@ -7,11 +7,13 @@ HTML comments directly before a fenced block control how the block is tested:
     <!-- output -->                                    is the output of the Python block before it
 
 Python blocks always run, all blocks of a page in one namespace and one folder. Bash blocks with `coterie` commands run
-as well. They need a mark, so that each of them runs for only a few steps.
+as well. They need a mark, so that each of them runs for only a few steps. `coterie train` only builds a run that its
+page does not use, if earlier commands train with its algorithm, its family of environments and its settings.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import re
@@ -32,6 +34,7 @@ import coterie
 from coterie.__main__ import main
 from coterie.algos import registry
 from coterie.assembly import aliases
+from coterie.assembly.build import build
 from coterie.assembly.resolve import CHANGEABLE, resolve
 from coterie.config import messages
 from coterie.config.overrides import parse_primitive
@@ -350,6 +353,8 @@ def small(line: str, settings: dict[str, str]) -> list[str]:
         given = {key: value for key, value in given.items() if key.startswith(CHANGEABLE)}
     elif words[0] not in {"train", "bench"}:
         given = {}
+    else:
+        given |= dict.fromkeys(("algo.epochs",) if all(has_epochs(algo) for algo in algorithms(words)) else (), "1")
     kept = [word for word in words if word.partition("=")[0] not in given]
     for option, value in options.items():
         if option in kept:
@@ -357,6 +362,55 @@ def small(line: str, settings: dict[str, str]) -> list[str]:
             del kept[at : at + 2]
         kept += [option, value] if value else [option]
     return [*kept, *(f"{key}={value}" for key, value in given.items())]
+
+
+def algorithms(words: list[str]) -> set[str]:
+    """Returns the algorithms that a command names, or `--config` for those of a file."""
+    named = [word.partition("=") for word in words]
+    found = {name for key, _, names in named if key == "algo" or key.endswith(".algo") for name in names.split(",")}
+    return (
+        {"--config"} if "--config" in words else found if any(key == "algo" for key, *_ in named) else {*found, "mappo"}
+    )
+
+
+def has_epochs(algo: str) -> bool:
+    known = algo in registry.ALGOS or algo in registry.VARIANTS
+    return known and "epochs" in registry.algorithm(algo).Config.model_fields
+
+
+def commands(block: Block) -> list[str]:
+    """Returns the lines of a Bash block that run."""
+    lines = block.code.replace("\\\n", " ").splitlines() if block.language == "bash" and "run" in block.marks else []
+    return [line for line in lines if line.startswith("coterie ")]
+
+
+@functools.cache
+def repeated() -> set[tuple[str, str]]:
+    """Returns page and line of the commands that train as earlier ones do, without a later use of their run."""
+    seen: set[tuple[str, str]] = set()
+    found: set[tuple[str, str]] = set()
+    for page in PAGES:
+        parts = [part for block in blocks(page) for part in commands(block) or [block.code] if block.language != "text"]
+        for i, line in enumerate(parts):
+            words = small(line, {"steps": "600"}) if line.startswith("coterie train ") else []
+            features = {feature(*word.partition("=")[::2]) for word in words[1:]} - {None}
+            out = next((word for word in words if word.startswith("out=")), "out=").removeprefix("out=")
+            later = "\n".join(parts[i + 1 :])
+            is_used = bool(out and out in later) or re.search(r"\bruns?\b(?!/)", later) is not None
+            has_own = any(word.startswith("-") or ":" in word for word in words)  # options, or code of the page
+            if words and features <= seen and not is_used and not has_own:
+                found.add((name(page), line))
+            seen |= features
+    return found
+
+
+def feature(key: str, value: str) -> tuple[str, str] | None:
+    """Returns what a setting stands for: an algorithm, a family of environments, or its key."""
+    if key in {*ALWAYS, "steps", "num_envs", "out", "seed", "algo.epochs"}:
+        return None
+    if key == "algo" or key.endswith(".algo"):
+        return "algo", value
+    return (key, value.partition("/")[0]) if key in ("env", "ranks", "workers.kind") else (key, "")
 
 
 def run_python(block: Block, page: Path, namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,8 +433,11 @@ def run_python(block: Block, page: Path, namespace: dict[str, Any], monkeypatch:
         exec(compile(block.code, name(page), "exec"), namespace)
 
 
-def run_command(line: str, block: Block) -> None:
+def run_command(line: str, block: Block, page: Path) -> None:
     words = small(line, block.settings)
+    if (name(page), line) in repeated():
+        build(resolve(words[1:]).config).close()
+        return
     assert main(words) == 0, shlex.join(words)
 
 
@@ -403,10 +460,9 @@ def test_the_code_on_a_page_runs(
         elif block.language == "python":
             run_python(block, page, namespace, monkeypatch)
             printed = capsys.readouterr().out
-        elif block.language == "bash" and "run" in block.marks:
-            for line in block.code.replace("\\\n", " ").splitlines():
-                if line.startswith("coterie "):
-                    run_command(line, block)
+        else:
+            for line in commands(block):
+                run_command(line, block, page)
             capsys.readouterr()
 
 
@@ -446,8 +502,8 @@ def test_runs_log_exactly_the_documented_metrics(tmp_path: Path):
             for name in ("coma", "poca", "happo", "hatrpo", "qmix", "ddpg", "td3", "sac")
         },
     }.items():
-        rollouts = ("one", "two", "selfplay", "rewarded", "values")
-        small = set() if run in rollouts else {"algo.epochs", "algo.num_minibatches"}
+        fields = registry.algorithm(settings[0].removeprefix("algo=")).Config.model_fields
+        small = {f"algo.{field}" for field in ("epochs", "num_minibatches")} - {f"algo.{field}" for field in fields}
         given = [s for s in tiny(*settings, "steps=300") if s.partition("=")[0] not in small]
         early = ["algo.learning_starts=10", "algo.batch_size=4"] if run in ("qmix", "ddpg", "td3", "sac") else []
         assert main(["train", *given, *early, f"out={tmp_path / run}"]) == 0

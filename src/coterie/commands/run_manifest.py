@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Mapping
@@ -161,17 +162,21 @@ def published_scores(env: Choice, teams: Mapping[str, TeamSpec], algos: Mapping[
         teams: Teams by name.
         algos: Name of each team's algorithm, whose variants have the scores of the algorithm.
     """
-    path = resources.files("coterie.config") / "reference_scores.yaml"
-    table = yaml.safe_load(path.read_text(encoding="utf-8"))
     params = env.params.model_dump()
     scores = {}
     for name, team in teams.items():
         algo = algos[name].partition("/")[0]
-        for entry in table:
+        for entry in _reference_scores():
             if _matches(entry, env.name, params) and algo in entry["levels"]:
                 scale = team.n if entry["scale"] == "agent" else 1
                 scores[name] = entry["levels"][algo] * scale
     return scores
+
+
+@functools.cache
+def _reference_scores() -> list[dict[str, Any]]:
+    path = resources.files("coterie.config") / "reference_scores.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def _matches(entry: dict[str, Any], env: str, params: dict[str, Any]) -> bool:

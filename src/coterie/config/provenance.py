@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from coterie.core.text import find_control_character, printable, shorten
 
 _MAX_COMMENT_COLUMN = 64
 """Column of comments, except after values that are longer."""
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_/]*")
+_NO_WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
+"""Words that YAML 1.1 or 1.2 reads as other values."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,8 @@ def _scalar(value: Any) -> str:
         return json.dumps(value)  # Text that YAML 1.2 would read as a number, boolean or null.
     if value is None or isinstance(value, bool | int):
         return json.dumps(value)
+    if isinstance(value, str) and _WORD.fullmatch(value) and value.lower() not in _NO_WORDS:
+        return value  # as PyYAML would write it, which takes much longer
     shown = not isinstance(value, str) or value.isprintable()  # other text is written with escapes
     return yaml.safe_dump([value], default_flow_style=True, allow_unicode=shown, width=2**31).strip()[1:-1]
 
