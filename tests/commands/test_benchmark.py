@@ -251,13 +251,20 @@ def test_samples_with_a_slow_yardstick_are_discarded(script: Any):
 
 
 @pytest.mark.slow
-def test_the_time_to_a_level_is_measured_from_the_start_of_the_command(script: Any, tmp_path: Path):
+def test_the_time_to_a_level_is_measured_from_the_start_of_the_command(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The run of the second call trains in this process, until it has ended."""
     measured = script("time_to_level")
+    monkeypatch.setattr(measured, "EVALUATION", ("eval.every=100k", "eval.episodes=8", "eval.min_episodes=8"))
     measured.main(["--seeds", "1", "--level=-1000", "--results", str(tmp_path)])
     (run,) = json.loads((tmp_path / "time_to_level.json").read_text())["runs"]
     assert run["steps"] == 0
     assert run["seconds"] > 0.5
-    measured.main(["--seeds", "1", "--level=0", "--steps", "10k", "--results", str(tmp_path)])
+    ended = SimpleNamespace(poll=lambda: 0, returncode=0, wait=lambda: 0)
+    in_this_process = SimpleNamespace(Popen=lambda words, **_: ended if main([*words[3:], *TINY]) == 0 else None)
+    monkeypatch.setattr(measured, "subprocess", in_this_process)
+    measured.main(["--seeds", "1", "--level=0", "--steps", "100", "--results", str(tmp_path)])
     assert "| 1 | not reached |  |  |" in (tmp_path / "time_to_level.md").read_text()
 
 
@@ -279,7 +286,9 @@ def test_the_selfplay_benchmark_writes_all_parts(script: Any, tmp_path: Path, mo
         return [out]
 
     monkeypatch.setattr("coterie.runs.plots.plot", plot)
-    script("selfplay").main(["--quick", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path)])
+    selfplay = script("selfplay")
+    monkeypatch.setattr(selfplay, "BALL", (*selfplay.BALL, "env.episode_limit=20"))
+    selfplay.main(["--quick", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path)])
     page = (tmp_path / "selfplay.md").read_text()
     assert page.count("\n## ") == 3
     assert (tmp_path / "selfplay_tag.png").stat().st_size > 1000

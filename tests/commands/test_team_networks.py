@@ -175,7 +175,13 @@ def test_own_environments_declare_parts_on_their_observation_space(
 @pytest.mark.parametrize("network", ["graph", "attention"])
 def test_teams_play_against_their_snapshots(network: str, tmp_path: Path) -> None:
     settings = ("algo=mappo", "env=particle/simple_ball", f"network={network}", "selfplay.opponents=uniform")
-    run = train(tmp_path / "run", *settings, "selfplay.snapshot_interval=40", "selfplay.rating_episodes=2")
+    run = train(
+        tmp_path / "run",
+        *settings,
+        "selfplay.snapshot_interval=40",
+        "selfplay.rating_episodes=2",
+        "env.episode_limit=20",
+    )
     assert run.summary.steps >= 80
 
 
