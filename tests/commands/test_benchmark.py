@@ -387,6 +387,7 @@ def test_curves_of_ranks_are_trained_once_and_compared(
 def test_tasks_of_choice_and_report_exist_and_share_none(script: Any):
     tasks = script("default_tasks")
     assert not {task.env for task in tasks.CHOICE} & {task.env for task in tasks.REPORT}
+    assert min(len(tasks.CHOICE), len(tasks.REPORT)) >= 10
     for task in (*tasks.CHOICE, *tasks.REPORT):
         others = [f"teams.{team}.algo=random" for team in task.others]
         config = resolve([f"env={task.env}", "algo=ippo", *task.settings, *others]).config

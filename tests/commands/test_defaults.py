@@ -26,13 +26,6 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
 
 
-def test_settings_are_never_chosen_on_tasks_that_are_reported(scripts: Any) -> None:
-    choice, report = ({task.name for task in getattr(scripts.default_tasks, kind)} for kind in ("CHOICE", "REPORT"))
-    assert len(choice) >= 10
-    assert len(report) >= 10
-    assert not choice & report
-
-
 def test_every_algorithm_that_learns_is_reported(scripts: Any) -> None:
     assert (scripts.defaults.DISCRETE, scripts.defaults.CONTINUOUS) == (ALGORITHMS, CONTINUOUS)
 
