@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.assembly.resolve import Resolved, resolve
 from coterie.config import sources
-from coterie.config.provenance import to_yaml
+from coterie.config.provenance import lines_of, to_yaml
+from coterie.config.strict_yaml import parse_settings
 from coterie.core.errors import UserError
 
 
@@ -45,3 +47,10 @@ def test_origins_with_line_breaks_stay_in_their_comment() -> None:
     written = to_yaml(replace(found, origins=origins))
     assert sources.from_text(written, "written", str)
     assert "# file a\\nb.yaml:1" in written
+
+
+@pytest.mark.parametrize("word", ["off", "No", "YES", "on", "True", "FALSE", "null", "nan", "auto", "a/b", "x_1"])
+def test_a_word_is_the_same_text_in_yaml_1_1_and_1_2(word: str) -> None:
+    (line,) = lines_of({"key": word})
+    assert yaml.safe_load(line) == {"key": word}
+    assert parse_settings(line, "file") == [("key", word, 1)]
