@@ -41,8 +41,8 @@ SEQUENTIAL = ("happo", "haa2c", "hatrpo")
 POLICY_GRADIENTS = (
     *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "vdac", "seac", "poca", "mat", "mat_dec", "sable"),
 )
-DISCRETE = (*POLICY_GRADIENTS, "coma", "qmix", "vdn", "iql", "qplex", "qfix", "pqn_vdn", "maddpg", "masac")
-CONTINUOUS = (*POLICY_GRADIENTS, "maddpg", "matd3", "masac")
+DISCRETE = (*POLICY_GRADIENTS, "coma", "qmix", "vdn", "iql", "qplex", "qfix", "pqn_vdn", "maddpg", "masac", "hasac")
+CONTINUOUS = (*POLICY_GRADIENTS, "maddpg", "matd3", "masac", "hasac")
 EVALUATIONS = 4
 COMMON = ("device=cpu", "threads=1", "progress=off", "log.tensorboard=false")
 STUDIES: dict[str, tuple[tuple[Task, ...], tuple[int, ...]]] = {

@@ -88,7 +88,7 @@ def test_temperatures_have_neither_decay_nor_clipping():
 
 
 def test_agents_of_a_block_have_one_temperature():
-    temperature = Temperature(team_blocks(TEAM, "role"), 0.2, CPU)
+    temperature = Temperature(SACConfig().temperature_sizes(team_blocks(TEAM, "role")), 0.2, CPU)
     assert temperature.log.detach().exp().tolist() == pytest.approx([0.2, 0.2])
-    assert temperature.block_of.tolist() == [0, 0, 1]
+    assert temperature.index_of.tolist() == [0, 0, 1]
     assert temperature.log.requires_grad

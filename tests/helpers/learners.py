@@ -12,6 +12,7 @@ from coterie.algos.clipped_learner import ClippedLearner, Targets, ValueState
 from coterie.algos.coma import COMA, COMAConfig
 from coterie.algos.ddpg import DDPG, DDPGConfig
 from coterie.algos.happo import HAPPO, HAPPOConfig
+from coterie.algos.hasac import HASAC, HASACConfig
 from coterie.algos.hatrpo import HATRPO, HATRPOConfig
 from coterie.algos.mat import MAT, MATConfig, MATDec, MATDecConfig
 from coterie.algos.pac import PAC, PACConfig
@@ -136,20 +137,26 @@ def ddpg_learner(world, num_envs=16, seed=0, **settings):
     return learner_of(DDPG, DDPGConfig(**rarely(small | settings, num_envs)), env_of(world, num_envs), seed=seed)
 
 
+SOFT: dict[str, Any] = REPLAYED | {
+    "hidden_sizes": (16,),
+    "rollout_length": 12,
+    "batch_size": 16,
+    "learning_starts": 0,
+    "buffer_size": 4000,
+    "rnn_size": 8,
+    "tau": 0.005,
+    "lr": 5e-4,
+    "temperature": 1.0,
+    "target_entropy_scale": 0.5,
+}
+
+
 def sac_learner(world, num_envs=16, **settings):
-    small = REPLAYED | {
-        "hidden_sizes": (16,),
-        "rollout_length": 12,
-        "batch_size": 16,
-        "learning_starts": 0,
-        "buffer_size": 4000,
-        "rnn_size": 8,
-        "tau": 0.005,
-        "lr": 5e-4,
-        "temperature": 1.0,
-        "target_entropy_scale": 0.5,
-    }
-    return learner_of(SAC, SACConfig(**rarely(small | settings, num_envs)), env_of(world, num_envs))
+    return learner_of(SAC, SACConfig(**rarely(SOFT | settings, num_envs)), env_of(world, num_envs))
+
+
+def hasac_learner(world, num_envs=16, cls=HASAC, **settings):
+    return learner_of(cls, HASACConfig(**rarely(SOFT | settings, num_envs)), env_of(world, num_envs))
 
 
 def collect_rollout(learner, collector):

@@ -210,6 +210,20 @@ def test_a_centralized_critic_reads_central_inputs_and_the_others_actions(joint_
             torch.testing.assert_close(found[0], by_hand(critic.first_critic, obs, central, read))
 
 
+@pytest.mark.parametrize("rnn", ["none", "gru"])
+def test_values_of_one_agent_are_its_part_of_the_teams(rnn: str):
+    """With actions that it replaces its own numbers by, and those of dead agents masked."""
+    critic = critic_of(central=CentralInputs(True), rnn=rnn, rnn_size=6)
+    obs, action, alive = observations(3, 4), actions(3, 4), numbers(3, 4, 3) > -0.5
+    first = None if rnn == "none" else numbers(3, 4, 3, seed=4) > 0.5
+    features = critic.encode(obs, None, first)
+    for present in (None, alive):
+        whole = critic(obs, None, action, None, first, present)
+        for agent in range(3):
+            found = critic.of_agent(agent, features, action, present)
+            torch.testing.assert_close(found, whole[..., agent : agent + 1, :])
+
+
 def test_gradients_reach_only_an_agents_own_numbers():
     critic, obs, action = critic_of(central=CentralInputs(True)), observations(4), actions(4)
     own = actions(4, seed=8)

@@ -13,8 +13,9 @@ from torch import nn
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.kernels import switch
 from coterie.nets.config import ModuleFactory, NetworkConfig
-from coterie.nets.single_agent import SingleAgentActor, tangent
+from coterie.nets.single_agent import SingleAgentActor, SingleAgentNetwork, alone, tangent
 from coterie.nets.stochastic_actor import StochasticActor
+from coterie.nets.team import TeamNetwork
 
 VECTOR, IMAGE = spaces.Box(-9, 9, (4,)), spaces.Box(-1, 1, (5, 6, 2), np.float32)
 NUMBERS = spaces.Box(-1, 1, (2,))
@@ -86,6 +87,22 @@ def test_a_turn_changes_only_the_policy_of_its_agent(rnn, space, settings):
     agents = (changed != params).flatten(0, -3).any(0).any(-1)
     assert agents.tolist() == [False, True, False]
     assert (changed_log_std != log_std).all(-1).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("rnn", ["none", "gru"])
+def test_a_turn_with_a_network_reads_and_changes_only_that_of_its_agent(rnn):
+    team, actor = team_actor(rnn=rnn)
+    net, (obs, first, hidden_state) = actor.net, inputs_of(VECTOR, rnn)
+    single = TeamNetwork(alone(team, net.blocks[0]), {"agent": 2}, net.config, torch.Generator())
+    before = net(obs, first, hidden_state)[0]["agent"]
+    own_state = {name: x[:, 2:] for name, x in hidden_state.items()}
+    with torch.no_grad(), SingleAgentNetwork(single, net, net.blocks[0]).of(2) as own:
+        found = own({"agent": obs["agent"][..., 2:, :]}, None if first is None else first[..., 2:], own_state)
+        torch.testing.assert_close(found[0]["agent"], before[..., 2:, :])
+        for p in own.parameters():
+            p.add_(0.1)
+    changed = net(obs, first, hidden_state)[0]["agent"] != before
+    assert changed.flatten(0, -3).any(0).any(-1).tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize(("rnn", "space", "settings"), ARCHITECTURES)

@@ -134,8 +134,8 @@ def test_samples_of_sequences_are_those_of_their_timesteps():
     assert found.action["guard"].discrete.flatten(0, 1).equal(flat.action["guard"].discrete)
 
 
-def test_temperature_is_one_number_per_block_given_to_its_agents():
-    temperature = Temperature(policy().blocks, 0.2, CPU)
+def test_consecutive_agents_share_a_temperature():
+    temperature = Temperature([2, 1], 0.2, CPU)
     with torch.no_grad():
         temperature.log[1] = 1.0
-    assert temperature.log[temperature.block_of].tolist() == pytest.approx([math.log(0.2), math.log(0.2), 1.0])
+    assert temperature.log[temperature.index_of].tolist() == pytest.approx([math.log(0.2), math.log(0.2), 1.0])

@@ -20,15 +20,23 @@ from torch import Tensor
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
 from coterie.algos.clipped_learner import Samples
-from coterie.algos.optimizer import Optimizer
 from coterie.algos.ppo import PPO, Batch, PPOConfig
 from coterie.algos.sequences import split_into_sequences
+from coterie.algos.sequential import (
+    Agent,
+    create_agents,
+    in_random_order,
+    load_optimizer_states,
+    optimizer_states,
+    require_own_body,
+    require_own_networks,
+)
 from coterie.config.needs import SEVERAL
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator, restore
 from coterie.core.specs import TeamSpec
-from coterie.core.tree import Tree, register_pytree, tree_map
+from coterie.core.tree import Tree, register_pytree
 from coterie.core.types import Action, HiddenState, Rollout
 from coterie.functional.policy_gradient import clipped_policy_loss, clipped_value_loss
 from coterie.functional.returns import terminate_at_limit, valid_mask
@@ -36,7 +44,6 @@ from coterie.functional.statistics import Reduction, masked_mean, masked_moments
 from coterie.nets.config import BodyKind, ModuleFactory, NetworkConfig, ShareParams
 from coterie.nets.single_agent import SingleAgentActor
 from coterie.nets.stochastic_actor import StochasticActor
-from coterie.nets.team import Block
 
 declare(
     Metric(
@@ -67,11 +74,7 @@ class HAPPOConfig(PPOConfig):
 
     def network_config(self, team: TeamSpec) -> NetworkConfig:
         """Raises UserError if agents are to share parameters."""
-        if self.share_params != "none":
-            raise UserError(
-                f"algo.share_params={self.share_params}: sequential updates need a network for each agent. Omit it, or "
-                "use algo=mappo."
-            )
+        require_own_networks(self.share_params, instead="mappo")
         return super().network_config(team)
 
     def critic_network_config(self, team: TeamSpec, *, per_agent: bool = True) -> NetworkConfig:
@@ -80,12 +83,8 @@ class HAPPOConfig(PPOConfig):
 
     def _body(self, name: str | None, setting: str) -> ModuleFactory | BodyKind | None:
         body = super(HAPPOConfig, self.model_copy(update={"share_params": "role"}))._body(name, setting)
-        sees_team = body.sees_team if isinstance(body, ModuleFactory) else body is not None
-        if sees_team and setting == "algo.network":
-            raise UserError(
-                f"algo.network={name}: agents share its parameters, and sequential updates need a network for each. "
-                f"Use it for the critic alone with algo.critic_network={name}, or use algo=mappo."
-            )
+        if setting == "algo.network":
+            require_own_body(body, name, instead="mappo")
         return body
 
 
@@ -169,23 +168,6 @@ def joint_ratio(factor: Tensor, log_prob: Tensor, old_log_prob: Tensor, valid: T
     return factor * torch.where(valid, log_prob - old_log_prob, 0.0).exp()
 
 
-@dataclass(frozen=True)
-class Agent:
-    """One agent of the team.
-
-    Attributes:
-        index: Index among the agents of the team.
-        block: Its role.
-        actor: Its network, in turn with other agents of the role.
-        optimizer: Trains its network as `policy`.
-    """
-
-    index: int
-    block: Block
-    actor: SingleAgentActor
-    optimizer: Optimizer
-
-
 class HAPPO(PPO):
     """HAPPO and HAA2C, see the module's description. The loop over agents is sequential by nature."""
 
@@ -204,12 +186,8 @@ class HAPPO(PPO):
         self._order = generator(context.seed, "agents")
         options: dict[str, Any] = {"weight_decay": config.weight_decay, "ranks": self.ranks}
         self._critic_optimizer = self.optimizer.for_module("value", **options)
-        self._agents: list[Agent] = []
-        for block in self.policy.blocks:
-            actor = SingleAgentActor(self.policy.actor, self.team, block)
-            optimizer = Optimizer({"policy": actor.module}, *config.adam_settings)
-            for index in range(block.start, block.stop):
-                self._agents.append(Agent(index, block, actor, optimizer.for_module("policy", **options)))
+        actors = [(block, SingleAgentActor(self.policy.actor, self.team, block)) for block in self.policy.blocks]
+        self._agents: list[Agent] = create_agents(actors, config, ranks=self.ranks)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
@@ -226,7 +204,7 @@ class HAPPO(PPO):
         for agent in (*others, last):
             self._shuffle.set_state(draws)
             batch, hidden_state = self._samples_of(agent, samples, factor)
-            with agent.actor.of(agent.index - agent.block.start) as actor:
+            with agent.actor.of(agent.inside) as actor:
                 before = None if agent is last else self._log_prob(actor, batch, hidden_state)
                 found, count = self._improve(agent, batch, hidden_state, samples.candidates, coefficients)
                 reports, passes = [*reports, *found], [*passes, count]
@@ -285,7 +263,7 @@ class HAPPO(PPO):
         Args:
             acted: [.., N] bool.
         """
-        order = [self._agents[k] for k in torch.randperm(self.team.n, generator=self._order).tolist()]
+        order = in_random_order(self._agents, self._order)
         if not self.team.agents_can_die:
             return order
         ever = (self.ranks.mean(acted.flatten(0, -2).any(0).float()) > 0).tolist()
@@ -293,27 +271,18 @@ class HAPPO(PPO):
 
     def _samples_of(self, agent: Agent, samples: Samples, factor: Tensor) -> tuple[AgentBatch, dict[str, HiddenState]]:
         """Returns the training data of an agent, and its hidden states as `actor`; {} for timesteps."""
-        batch, role = samples.batch, agent.block.name
-        axis, inside = batch.log_prob.ndim - 1, agent.index - agent.block.start
-
-        def of_role(by_role: dict[str, Any]) -> dict[str, Any]:
-            return tree_map(lambda x: x.narrow(axis, inside, 1), {k: x for k, x in by_role.items() if k == role})
-
-        def of_team(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x.narrow(axis, agent.index, 1)
-
+        batch, axis = samples.batch, samples.batch.log_prob.ndim - 1
         own = AgentBatch(
-            obs=of_role(batch.obs),
-            action_mask=of_role(batch.action_mask),
-            action=of_role(batch.action),
-            log_prob=batch.log_prob.narrow(axis, agent.index, 1),
-            advantage=batch.advantage.narrow(axis, agent.index, 1),
+            obs=agent.of_role(batch.obs, axis),
+            action_mask=agent.of_role(batch.action_mask, axis),
+            action=agent.of_role(batch.action, axis),
+            log_prob=agent.of_team(batch.log_prob, axis),
+            advantage=agent.of_team(batch.advantage, axis),
             factor=factor,
-            valid=of_team(batch.valid),
-            first=of_team(batch.first),
+            valid=agent.of_team(batch.valid, axis),
+            first=agent.of_team(batch.first, axis),
         )
-        states = samples.hidden_states.get("actor", {})
-        hidden_state = {name: x.narrow(1, agent.index, 1) for name, x in states.items()}
+        hidden_state = agent.of_team(samples.hidden_states.get("actor", {}), 1)
         return own, {"actor": hidden_state} if hidden_state else {}
 
     def _improve(
@@ -387,15 +356,13 @@ class HAPPO(PPO):
         return actor.evaluate(*inputs, first=batch.first, hidden_state=hidden_state.get("actor", {}))[0]
 
     def state_dict(self) -> dict[str, Any]:
-        agents = [agent.optimizer.state_dict()["policy"] for agent in self._agents]
-        optimizer = self._critic_optimizer.state_dict() | {"agents": dict(zip(self.team.agents, agents, strict=True))}
+        optimizer = self._critic_optimizer.state_dict() | {"agents": optimizer_states(self._agents, self.team)}
         return super().state_dict() | {"optimizer": optimizer, "order": self._order.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state | {"optimizer": {"policy": {}, "value": {}}})
         self._critic_optimizer.load_state_dict(state["optimizer"])
-        for agent, name in zip(self._agents, self.team.agents, strict=True):
-            agent.optimizer.load_state_dict({"policy": state["optimizer"]["agents"][name]})
+        load_optimizer_states(self._agents, self.team, state["optimizer"]["agents"])
         restore(self._order, state["order"])
 
 

@@ -19,7 +19,8 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.algos.happo import HAPPO, Agent, AgentBatch, HAPPOConfig
+from coterie.algos.happo import HAPPO, AgentBatch, HAPPOConfig
+from coterie.algos.sequential import Agent
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.types import HiddenState

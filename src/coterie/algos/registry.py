@@ -47,6 +47,7 @@ ALGOS: dict[str, str] = {
     "matd3": "coterie.algos.ddpg:DDPG",
     "sac": "coterie.algos.sac:SAC",
     "masac": "coterie.algos.sac:SAC",
+    "hasac": "coterie.algos.hasac:HASAC",
     "random": "coterie.algos.scripted:Random",
     "frozen": "coterie.algos.scripted:Frozen",
     "scripted": "coterie.algos.scripted:Scripted",

@@ -44,7 +44,7 @@ from coterie.config.needs import CONTINUOUS, DISCRETE, Needs
 from coterie.config.schema import Count
 from coterie.core.seeds import generator
 from coterie.core.specs import TeamSpec
-from coterie.core.tree import tree_map
+from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, Rollout
 from coterie.functional.returns import (
     agent_rewards,
@@ -58,7 +58,7 @@ from coterie.functional.statistics import Reduction, masked_mean
 from coterie.nets.choice_critics import TwinCritic
 from coterie.nets.recurrent import unroll_with_burn_in
 from coterie.nets.squashed_actions import PolicySample, draw_block_noise, sample_actions
-from coterie.nets.team import Block
+from coterie.nets.team import Block, TeamNetwork
 from coterie.policies.squashed import SquashedPolicy
 from coterie.ranks.ranks import ONE, Ranks
 
@@ -99,6 +99,10 @@ class SACConfig(OffPolicyConfig, CriticConfig):
     def needs_state(self) -> bool:
         """True if the critics read an environment state."""
         return "state" in self.critic
+
+    def temperature_sizes(self, blocks: tuple[Block, ...]) -> list[int]:
+        """Returns how many consecutive agents share each temperature: those of a block."""
+        return [block.n for block in blocks]
 
 
 class SACNetworks:
@@ -141,7 +145,7 @@ class SACNetworks:
             centralized=config.critic != "own",
             burn_in=config.burn_in if config.recurrent else 0,
         )
-        self.temperature = Temperature(self.policy.blocks, config.temperature, device)
+        self.temperature = Temperature(config.temperature_sizes(self.policy.blocks), config.temperature, device)
         settings = config.adam_settings
         self.critic_optimizer = Optimizer({"critic": self.critics}, *settings, ranks=ranks)
         self.policy_optimizer = Optimizer({"policy": self.policy.net}, *settings, ranks=ranks)
@@ -164,18 +168,22 @@ class SACNetworks:
 
 
 class Temperature(nn.Module):
-    """Entropy temperature: one positive number per block of agents, stored as its logarithm.
+    """Entropy temperatures, positive numbers that are stored as their logarithms.
+
+    Args:
+        sizes: Number of consecutive agents that share each temperature.
+        initial: Initial temperature.
+        device: Where the temperatures are stored.
 
     Attributes:
-        log: Logarithms of the temperatures [blocks].
-        block_of: Index of each agent's block [N].
+        log: Their logarithms, one per entry of `sizes`.
+        index_of: Index of each agent's temperature [N].
     """
 
-    def __init__(self, blocks: tuple[Block, ...], initial: float, device: torch.device):
+    def __init__(self, sizes: list[int], initial: float, device: torch.device):
         super().__init__()
-        self.log = nn.Parameter(torch.full((len(blocks),), math.log(initial), device=device))
-        sizes = torch.tensor([block.n for block in blocks])
-        self.block_of = torch.repeat_interleave(torch.arange(len(blocks)), sizes).to(device)
+        self.log = nn.Parameter(torch.full((len(sizes),), math.log(initial), device=device))
+        self.index_of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(device)
 
 
 METRICS = (
@@ -336,7 +344,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
 
     def log_temperature(self) -> Tensor:
         """Returns the logarithm of every agent's temperature [N]."""
-        return self.nets.temperature.log[self.nets.temperature.block_of]
+        return self.nets.temperature.log[self.nets.temperature.index_of]
 
     def sample_actions(self, rollout: Rollout) -> PolicySample:
         """Returns the policy at all timesteps [L + 1, S, ..] with one sampled action each.
@@ -349,21 +357,25 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
             own=own,
             axis=1,
         )
-        if self._recurrent:
-            start = rollout.hidden_state or self.policy.initial_hidden_state(own)
-            outputs = unroll_with_burn_in(self.policy.net, rollout.obs, rollout.first, start, burn_in=self._burn_in)
-        else:
-            outputs, _ = self.policy.net(rollout.obs, None, {})
-        draw = sample_actions(self.policy.blocks, outputs, rollout.action_mask, noise)
+        draw = self.sample_with_noise(self.policy.net, rollout, noise)
         if self.team.agents_can_die and self._centralized:
             draw = replace(draw, entropy=torch.where(present_agents(rollout), draw.entropy, 0.0))
         return draw
+
+    def sample_with_noise(self, net: TeamNetwork, rollout: Rollout, noise: dict[str, Tensor]) -> PolicySample:
+        """Returns what a network acts like at all timesteps of its agents, with the actions that the noise selects."""
+        if self._recurrent:
+            start = rollout.hidden_state or net.initial_hidden_state(rollout.acted.shape[1], self.device)
+            outputs = unroll_with_burn_in(net, rollout.obs, rollout.first, start, burn_in=self._burn_in)
+        else:
+            outputs, _ = net(rollout.obs, None, {})
+        return sample_actions(net.blocks, outputs, rollout.action_mask, noise)
 
     @torch.no_grad()
     def targets(self, rollout: Rollout, draw: PolicySample, temperature: Tensor) -> Tensor:
         """Returns the targets of the critics, soft n-step returns [L, S, N]; for subclasses to override.
 
-            y_t = r_t + gamma (alpha H(pi_{t+1}) + ...),    the last term being min_k E_pi[Q_k]
+            y_t = r_t + gamma (b_{t+1} + ...),    b = alpha H(pi), the last term being min_k E_pi[Q_k]
 
         Observations of `rollout` are normalized; `draw` is the policy at all timesteps, `temperature` is alpha [N].
         """
@@ -376,10 +388,19 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, self._common_reward)
         reward = self._scaled(reward)
         terminated, boundary = bootstrap_masks(rollout, self._centralized, self.team.agents_can_die)
-        reward = reward + config.gamma * (temperature * draw.entropy[1:]).masked_fill(terminated, 0)
+        reward = reward + config.gamma * self.entropy_bonus(draw.entropy[1:], temperature).masked_fill(terminated, 0)
         return n_step_return(
             reward, next_value, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step
         )
+
+    def entropy_bonus(self, policy_entropy: Tensor, temperature: Tensor) -> Tensor:
+        """Returns the part of each agent's return that is due to entropy [L, S, N]; for subclasses to override.
+
+        Args:
+            policy_entropy: H(pi) [L, S, N].
+            temperature: alpha [N].
+        """
+        return temperature * policy_entropy
 
     def _update_critics(
         self, rollout: Rollout, target: Tensor, weight: Tensor, lr: Mapping[str, float | Tensor]
@@ -429,13 +450,16 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         action = rollout.action if config.other_actions == "replay" else tree_map(torch.Tensor.detach, own_action)
         action = action | others_taken
         q = self.evaluate(self.nets.critics, rollout, slice(0, -1), action, own_action=own_action).amin(0)
-        reduction = self.reduction
-        loss = actor_loss(q, draw.prob[:-1], policy_entropy, temperature, valid=valid, reduction=reduction)
-        policy_entropy = policy_entropy.detach()
+        loss = actor_loss(q, draw.prob[:-1], policy_entropy, temperature, valid=valid, reduction=self.reduction)
+        return loss, *self.temperature_terms(draw, valid)
+
+    def temperature_terms(self, draw: PolicySample, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the loss of the temperature, and the mean entropy, each []; `valid` are entries [L, S, N] bool."""
+        config, policy_entropy, reduction = self.config, draw.entropy[:-1].detach(), self.reduction
         target_entropy = config.target_entropy * self._num_continuous
         target_entropy = target_entropy + config.target_entropy_scale * draw.max_entropy[:-1]
         loss_t = temperature_loss(self.log_temperature(), policy_entropy, target_entropy, valid, reduction=reduction)
-        return loss, loss_t, masked_mean(policy_entropy, valid, reduction)
+        return loss_t, masked_mean(policy_entropy, valid, reduction)
 
     def evaluate(
         self,
@@ -450,14 +474,20 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         `critics` are the critics or their target networks. `action` are the team's actions at these timesteps, with
         those of other teams that the critics read, in which `own_action` replaces an agent's own, unless it is None.
         """
+        obs, state, first, alive = self.critic_inputs(rollout, timesteps)
+        return critics(obs, state, action, own_action, first=first, alive=alive)
+
+    def critic_inputs(
+        self, rollout: Rollout, timesteps: slice
+    ) -> tuple[dict[str, Tree], Tensor | None, Tensor | None, Tensor | None]:
+        """Returns what critics read besides actions: `obs`, `state`, `first` and `alive` of `TwinCritic.forward`."""
         part = tree_map(lambda x: x[timesteps], timesteps_of(rollout))
         state = self._state(part.state)
         first = part.first if self._recurrent else None
         alive = None
         if self.team.agents_can_die:
             alive = self.others.with_alive(present_agents(rollout)[timesteps], part.others)
-        obs = part.obs | self.others.obs(part.others)
-        return critics(obs, state, action, own_action, first=first, alive=alive)
+        return part.obs | self.others.obs(part.others), state, first, alive
 
     def _others_taken(self, rollout: Rollout) -> dict[str, Action]:
         """Returns the actions that other teams took, by role [L, S, n, ..]; {} if the critics do not read them."""

@@ -172,8 +172,19 @@ class SoftCritic(nn.Module):
 
         See `TwinCritic.forward`.
         """
+        values = {}
+        for name, x in self.encode(obs, state, first, hidden_state).items():
+            if name in actions:
+                x = torch.cat([x, actions[name]], -1)
+            values[name] = self.heads[name](x, None, {})[0]
+        return join_choices(values, self.blocks, 0.0)
+
+    def encode(
+        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState
+    ) -> dict[str, Tensor]:
+        """Returns what the critic reads besides actions, by block [.., n, F]; arguments as in `forward`."""
         central = self.central_encoder(obs, state) if self.central_encoder.features else None
-        values, encoded = {}, self.obs_network and self.obs_network(obs, None, {})[0]
+        features, encoded = {}, self.obs_network and self.obs_network(obs, None, {})[0]
         for block in self.blocks:
             parts = [encoded[block.name] if encoded else self.obs_encoders[block.name](block.join_obs(obs))]
             lead = parts[0].shape[:-1]
@@ -186,10 +197,8 @@ class SoftCritic(nn.Module):
                 block_first, block_state = slice_agents(block, first, hidden_state)
                 history = self.histories[block.name]
                 x = unroll_with_burn_in(history, x, block_first, block_state, burn_in=self._burn_in)
-            if block.name in actions:
-                x = torch.cat([x, actions[block.name]], -1)
-            values[block.name] = self.heads[block.name](x, None, {})[0]
-        return join_choices(values, self.blocks, 0.0)
+            features[block.name] = x
+        return features
 
 
 class TwinCritic(nn.Module):
@@ -262,12 +271,42 @@ class TwinCritic(nn.Module):
                 are alive.
         """
         actions = self._encode_actions(action, action if own_action is None else own_action, alive)
-        hidden_state: HiddenState = {}
-        if first is not None:
-            shape = (first.shape[1], self._team.n, self._config.rnn_size)
-            hidden_state = zero_hidden_state(self._config.rnn, shape, self._device)
+        hidden_state = self._initial_hidden_state(first)
         critics = (self.first_critic, self.second_critic)
         return torch.stack([critic(obs, state, actions, first, hidden_state=hidden_state) for critic in critics])
+
+    def encode(
+        self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Returns what each of the critics reads besides actions, by block [.., n, F]; arguments as in `forward`."""
+        inputs = (obs, state, first, self._initial_hidden_state(first))
+        return self.first_critic.encode(*inputs), self.second_critic.encode(*inputs)
+
+    def of_agent(
+        self,
+        agent: int,
+        features: tuple[dict[str, Tensor], dict[str, Tensor]],
+        action: dict[str, Action],
+        alive: Tensor | None = None,
+    ) -> Tensor:
+        """Returns Q of each choice of one agent [2, .., 1, A], by centralized critics that a role's agents share.
+
+        Args:
+            agent: Index of the agent in the team.
+            features: Result of `encode`.
+            action: Actions of all agents, as in `forward`, with gradients in the agent's own continuous actions.
+            alive: As in `forward`.
+        """
+        assert self._joint is not None
+        joint = self._encode(action)
+        joint = joint if alive is None else self._joint.mask_absent(joint, alive)
+        visible = joint.masked_fill(self._own_choices[agent], 0).unsqueeze(-2)
+        block = next(block for block in self.blocks if block.start <= agent < block.stop)
+        values = []
+        for critic, encoded in zip((self.first_critic, self.second_critic), features, strict=True):
+            own = encoded[block.name].narrow(-2, agent - block.start, 1)
+            values.append(critic.heads[block.name](torch.cat([own, visible], -1), None, {})[0])
+        return torch.stack(values)
 
     def taken(self, action: dict[str, Action]) -> Tensor:
         """Returns the choices of `action` as ones among zeros [.., N, A]; Q of the action is the sum of Q over them."""
@@ -280,6 +319,12 @@ class TwinCritic(nn.Module):
                 assert joined.continuous is not None
                 one_hot[block.name] = torch.ones_like(joined.continuous[..., :1])
         return join_choices(one_hot, self.blocks, 0.0)
+
+    def _initial_hidden_state(self, first: Tensor | None) -> HiddenState:
+        """Zeros for sequences with resets `first` [T, M, N]; {} for feed-forward critics."""
+        if first is None:
+            return {}
+        return zero_hidden_state(self._config.rnn, (first.shape[1], self._team.n, self._config.rnn_size), self._device)
 
     def _encode_actions(
         self, action: dict[str, Action], own_action: dict[str, Action], alive: Tensor | None

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +23,10 @@ from coterie.core.tree import Tree
 from coterie.core.types import HiddenState
 from coterie.nets.layers import forward_mode
 from coterie.nets.stochastic_actor import StochasticActor
-from coterie.nets.team import Block
+from coterie.nets.team import Block, TeamNetwork
 from coterie.nets.user_body import UserBody
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def agent_tensors(module: nn.Module, agent: int, agents: int) -> list[Tensor]:
@@ -38,40 +42,65 @@ def agent_tensors(module: nn.Module, agent: int, agents: int) -> list[Tensor]:
     return [*own, *(x for child in module.children() for x in agent_tensors(child, agent, agents))]
 
 
-class SingleAgentActor:
-    """An actor of one agent, which the agents of a role use in turn.
+def alone(team: TeamSpec, block: Block) -> TeamSpec:
+    """Returns a team that consists of the first agent of a role."""
+    (role,) = block.roles
+    return replace(team, roles=(replace(role, agents=role.agents[:1]),), start=0, stop=1, other_roles=())
+
+
+class SingleAgent(ABC, Generic[M]):
+    """A module of one agent, which the agents of a role use in turn.
+
+    Args:
+        module: The module of one agent. Its agent has index 0.
+        of_team: That of the team, whose agents share no parameters.
+        block: The role.
+    """
+
+    def __init__(self, module: M, of_team: M, block: Block):
+        self.module = module.to(next(of_team.parameters()).device)
+        self._of_team, self._block = of_team, block
+
+    @contextmanager
+    def of(self, agent: int) -> Iterator[M]:
+        """Context of an agent's turn: its parameters are those of the module, and are stored in the team's at the end.
+
+        Args:
+            agent: Index among the agents of the role.
+        """
+        turn, stored = self._tensors(self.module, 0, 1), self._tensors(self._of_team, agent, self._block.n)
+        _copy(stored, turn)
+        yield self.module
+        _copy(turn, stored)
+
+    @abstractmethod
+    def _tensors(self, module: M, agent: int, agents: int) -> list[Tensor]:
+        """Returns the parameters of one agent in a module that has a set for each of `agents`, as views of them."""
+
+
+class SingleAgentActor(SingleAgent[StochasticActor]):
+    """An actor of one agent.
 
     Args:
         actor: Actor of the team, whose agents share no parameters.
         team: The team.
         block: The role.
-
-    Attributes:
-        module: The actor of one agent. Its agent has index 0.
     """
 
     def __init__(self, actor: StochasticActor, team: TeamSpec, block: Block):
-        (role,) = block.roles
-        alone = replace(team, roles=(replace(role, agents=role.agents[:1]),), start=0, stop=1, other_roles=())
-        self._team_actor, self._block = actor, block
-        self.module = actor.for_team(alone, torch.Generator()).to(next(actor.parameters()).device)
+        super().__init__(actor.for_team(alone(team, block), torch.Generator()), actor, block)
 
-    @contextmanager
-    def of(self, agent: int) -> Iterator[StochasticActor]:
-        """Context of an agent's turn: its parameters are those of the actor, and are stored in the team's at the end.
-
-        Args:
-            agent: Index among the agents of the role.
-        """
-        turn, stored = self._tensors(self.module, 0, 1), self._tensors(self._team_actor, agent, self._block.n)
-        _copy(stored, turn)
-        yield self.module
-        _copy(turn, stored)
-
-    def _tensors(self, actor: StochasticActor, agent: int, agents: int) -> list[Tensor]:
+    def _tensors(self, module: StochasticActor, agent: int, agents: int) -> list[Tensor]:
         name = self._block.name
-        log_std = [actor.log_std[name].detach().chunk(agents)[agent]] if name in actor.log_std else []
-        return [*agent_tensors(actor.net.networks[name], agent, agents), *log_std]
+        log_std = [module.log_std[name].detach().chunk(agents)[agent]] if name in module.log_std else []
+        return [*agent_tensors(module.net.networks[name], agent, agents), *log_std]
+
+
+class SingleAgentNetwork(SingleAgent[TeamNetwork]):
+    """A network of one agent, of the architecture of the team's."""
+
+    def _tensors(self, module: TeamNetwork, agent: int, agents: int) -> list[Tensor]:
+        return agent_tensors(module.networks[self._block.name], agent, agents)
 
 
 def _copy(sources: list[Tensor], targets: list[Tensor]) -> None:

@@ -88,12 +88,14 @@ class PolicySample:
         entropy: Entropy in nats [.., N], exact for choices, a one-sample estimate for numbers.
         max_entropy: Entropy of uniform choices among those available [.., N].
         action: By role; numbers have a gradient.
+        noise: Noise that the action is sampled with, by block, see `draw_block_noise`.
     """
 
     prob: Tensor
     entropy: Tensor
     max_entropy: Tensor
     action: dict[str, Action]
+    noise: dict[str, Tensor]
 
 
 def draw_block_noise(
@@ -134,7 +136,7 @@ def sample_actions(
         actions.update(block.split_by_role(Action(choices, numbers)))
     prob, log_prob = join_choices(probs, blocks, 0.0), join_choices(log_probs, blocks, 0.0)
     entropy = -(prob * log_prob).sum(-1) - join_blocks(densities, blocks, -1)
-    return PolicySample(prob, entropy, join_blocks(uniform, blocks, -1), actions)
+    return PolicySample(prob, entropy, join_blocks(uniform, blocks, -1), actions, noise)
 
 
 def mean_and_log_std(block: Block, params: Tensor) -> tuple[Tensor, Tensor]:
