@@ -100,7 +100,7 @@ def _algorithms() -> dict[str, tuple[str, ...]]:
     )
     on_policy = {**dict.fromkeys((*clipped, *pqn), EPOCHS), "coma": ()}
     values = ("ddqn", "iql", "vdn", "qmix", "qplex", "qfix", "wqmix")
-    off_policy = (*values, "ddpg", "maddpg", "td3", "matd3", "sac", "masac")
+    off_policy = (*values, "ddpg", "maddpg", "td3", "matd3", "sac", "masac", "hasac")
     q_learning = {*values, *pqn}
     for algo, own in (on_policy | dict.fromkeys(off_policy, REPLAY)).items():
         settings = (f"algo={algo}", *NET, *own)

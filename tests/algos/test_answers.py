@@ -90,7 +90,7 @@ def test_five_step_returns_end_at_termination(name, rnn):
     set_values(name, algorithm, [10.0] * 4)
     rollout = collect_rollout(algorithm, collector)
     found = targets(algorithm, rollout)
-    assert len(found) == (1 if rnn == "none" and name not in {"sac", "masac"} else 8)
+    assert len(found) == (1 if rnn == "none" and name not in {"sac", "masac", "hasac"} else 8)
     expect(found, [2.71, 1.9, 1.0])
     no = torch.zeros_like(rollout.terminated)
     unseen = replace(rollout, terminated=no, episode_terminated=no[..., 0], truncated=rollout.terminated)
@@ -341,7 +341,7 @@ def test_policy_gradients_choose_the_safe_action_under_a_large_penalty(name, k, 
     assert total.median().item() == reward
 
 
-@pytest.mark.parametrize("name", ["iql", "pqn", "ddpg", "sac", "maddpg", "masac"])
+@pytest.mark.parametrize("name", ["iql", "pqn", "ddpg", "sac", "maddpg", "masac", "hasac"])
 def test_targets_of_an_agent_truncated_alone_bootstrap_from_its_own_value(name):
     """Its next observation is stored, although it is not alive there. Centralized critics, the control, exclude it."""
     algorithm, collector, targets = make_learner(name, Everything("discrete", dead=0.0), 16)
@@ -354,7 +354,7 @@ def test_targets_of_an_agent_truncated_alone_bootstrap_from_its_own_value(name):
     for variant in (rollout, replace(rollout, alive=alive)):
         with torch.no_grad():
             values = [targets(algorithm, variant)[t, b]]
-            if name in {"sac", "masac"}:  # the entropy at its next observation
+            if name in {"sac", "masac", "hasac"}:  # the entropy at its next observation
                 algorithm.generator.manual_seed(0)
                 values.append(algorithm.sample_actions(variant).entropy[t + 1, b])
         found.append(torch.cat(values))

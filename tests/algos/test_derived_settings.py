@@ -24,7 +24,7 @@ from families import FAMILIES
 from learners import CPU, collect_rollout, learner_of, q_learner
 
 LIMITED, UNLIMITED = RunFacts(25, 1000, 4, 16), RunFacts(None, 1000, 4, 16)
-READERS = ("ppo", "mappo", "poca", "coma", "ddpg", "maddpg", "sac", "masac")
+READERS = ("ppo", "mappo", "poca", "coma", "ddpg", "maddpg", "sac", "masac", "hasac")
 
 
 def values(config: Any, facts: RunFacts) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def test_a_critic_reads_the_agents_id_as_configured_or_the_setting_is_refused(na
         critics = {key: x for key, x in learner.state_dict().items() if key.startswith("critic") and "opt" not in key}
         return sum(x.numel() for x in tree_leaves(critics)), [x.shape for x in policy_tensors(learner)]
 
-    if name == "poca" or (critic == "joint" and name not in ("coma", "sac", "masac")):
+    if name == "poca" or (critic == "joint" and name not in ("coma", "sac", "masac", "hasac")):
         for value in ("true", "false"):
             with pytest.raises(UserError, match=f"algo.critic_agent_id={value}: has no effect"):
                 shapes(value)

@@ -14,6 +14,7 @@ from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.coma import COMA
 from coterie.algos.ddpg import DDPG
 from coterie.algos.happo import HAPPO
+from coterie.algos.hasac import HASAC
 from coterie.algos.mappo_original import MAPPOOriginal
 from coterie.algos.poca import POCA
 from coterie.algos.ppo import PPO
@@ -37,6 +38,7 @@ SETTINGS: dict[Any, dict[str, Any]] = {
     PQN: CLIPPED | {"mixer": "qmix"},
     DDPG: REPLAYED,
     SAC: REPLAYED,
+    HASAC: REPLAYED,
 }
 
 HOOKS: list[tuple[Any, str, Callable[[Any], Any]]] = [
@@ -59,6 +61,9 @@ HOOKS: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (SAC, "targets", lambda found: found + 1),
     (SAC, "value_loss", lambda found: -found),
     (SAC, "actor_losses", lambda found: (-found[0], *found[1:])),
+    (SAC, "entropy_bonus", lambda found: 2 * found),
+    (HASAC, "targets", lambda found: found + 1),
+    (HASAC, "agent_loss", lambda found: -found),
 ]
 
 

@@ -21,6 +21,7 @@ from learners import (
     coma_learner,
     ddpg_learner,
     happo_learner,
+    hasac_learner,
     hatrpo_learner,
     poca_learner,
     ppo_learner,
@@ -65,6 +66,7 @@ def test_flags_rewards_and_observations_only_change_the_targets_of_their_own_env
             "coma",
             "happo",
             "hatrpo",
+            "hasac",
         }  # the other families learn from individual rewards
         found = differing_entries(plain, targets(algorithm, replace(rollout, reward=reward)))
         assert found == (team if shared else own)
@@ -89,6 +91,7 @@ def same(one, other):
 PRESETS = (
     *("ippo", "mappo", "happo", "hatrpo", "vdac", "seac", "pac", "poca", "coma", "iql", "vdn"),
     *("qmix", "qplex", "qfix", "wqmix", "pqn", "pqn_vdn", "pqn_qmix", "maddpg", "matd3", "sac", "masac"),
+    "hasac",
 )
 
 
@@ -256,6 +259,7 @@ RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
         sac_learner,
         REPLAYED | {"critic": "joint", "reward_scale": "standardize", "batch_size": 8, "random_steps": 350},
     ),
+    "hasac": (hasac_learner, REPLAYED | {"reward_scale": "rms", "batch_size": 8}),
 }
 
 

@@ -12,6 +12,7 @@ from algo_worlds import Everything, env_of
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.coma import COMA, COMAConfig
 from coterie.algos.ddpg import DDPG, DDPGConfig
+from coterie.algos.hasac import HASAC, HASACConfig
 from coterie.algos.mappo_original import MAPPOOriginal, MAPPOOriginalConfig
 from coterie.algos.other_teams import next_action_policy
 from coterie.algos.ppo import PPO, PPOConfig
@@ -34,6 +35,7 @@ LEARNERS = {
     "ddpg, critic per agent": (DDPG, DDPGConfig, REPLAY | {"share_critic": False}),
     "sac": (SAC, SACConfig, REPLAY),
     "sac, other actions of now": (SAC, SACConfig, REPLAY | {"other_actions": "current"}),
+    "hasac": (HASAC, HASACConfig, REPLAY),
 }
 VALUES = [name for name in LEARNERS if name in ("ppo", "mappo_original")]
 """Learners whose critics read observations, but no actions."""

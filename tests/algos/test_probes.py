@@ -52,6 +52,7 @@ QUICK: dict[str, tuple[int, int, dict[str, Any]]] = {
     "maddpg": (24, 32, NOISY | {"critic": "joint"}),
     "sac": (14, 16, WARM),
     "masac": (14, 16, WARM | {"critic": "joint"}),
+    "hasac": (14, 16, WARM),
 }
 """Rollouts, environments and settings that suffice for the simplest probes."""
 SINGLE_AGENT = ("ppo", "mat", "poca", "coma", "iql", "pqn", "ddpg", "sac")
@@ -156,6 +157,7 @@ SUM = {
     "maddpg": ("maddpg", 36, FASTER),
     "maddpg, current actions": ("maddpg", 36, FASTER | {"other_actions": "current"}),
     "masac": ("masac", 24, STEADY),
+    "hasac": ("hasac", 24, STEADY),
 }
 
 

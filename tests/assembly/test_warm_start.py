@@ -162,18 +162,18 @@ def test_a_network_that_two_entries_share_stays_shared(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["mappo/original", "coma", "poca", "wqmix", "maddpg", "matd3", "masac"])
+@pytest.mark.parametrize("algo", ["mappo/original", "coma", "poca", "wqmix", "maddpg", "matd3", "masac", "hasac"])
 def test_every_algorithm_can_start_with_its_own_weights(algo: str, tmp_path: Path) -> None:
     common = ["num_envs=4", "steps=80", "threads=1", "device=cpu", "eval.every=0", "progress=off", f"algo={algo}"]
     common += ["log.tensorboard=false", "algo.rollout_length=10"]
     if algo == "mappo/original":
         common += ["algo.sequence_length=10", "algo.batch_size=4"]
-    if algo in {"wqmix", "maddpg", "matd3", "masac"}:
+    if algo in {"wqmix", "maddpg", "matd3", "masac", "hasac"}:
         common += ["algo.learning_starts=20", "algo.batch_size=8"]
     run = training.train(resolve([*common, f"out={tmp_path / 'old'}"])).run
     found, state = started(*common, f"init.run={run}", "init.optimizer=true", "seed=3", complete=False)
     assert "not taken" not in " ".join(found.lines)
-    own = {"hidden_state", "buffer", "shuffle", "generator", "next_actions", "steps", "updates"}
+    own = {"hidden_state", "buffer", "shuffle", "order", "generator", "next_actions", "steps", "updates"}
     new, old = (_tensors({k: v for k, v in s["agent"].items() if k not in own}) for s in (state, state_at(run, 80)))
     assert_same(new, old)
     assert any("optimizer" in name and value for name, value in old.items())

@@ -83,7 +83,11 @@ def test_the_first_hit_of_the_search_is_the_page_that_answers(
 
 
 @pytest.mark.parametrize(
-    "name", ["ppo", "happo", "poca", "mat", "sable", "coma", "qlearning", "pqn", "vdac", "seac", "pac", "ddpg", "sac"]
+    "name",
+    [
+        *("ppo", "happo", "poca", "mat", "sable", "coma", "qlearning", "pqn", "vdac", "seac", "pac", "ddpg", "sac"),
+        "hasac",
+    ],
 )
 def test_equations_are_typeset(browser: webdriver.Chrome, site: str, name: str) -> None:
     browser.get(f"{site}/algorithms/{name}.html")

@@ -456,7 +456,8 @@ def test_lists_contain_algorithms_environments_and_settings(capsys: pytest.Captu
     sable, pqn = {"sable", "ff_sable"}, {"pqn", "pqn_vdn", "pqn_qmix"}
     on_policy = (clipped, {"hatrpo"}, {"coma"}, {"poca"}, {"mat"}, {"mat_dec"}, sable, pqn, {"vdac"}, {"seac"}, {"pac"})
     values = {"ddqn", "iql", "vdn", "qmix", "qplex", "qfix", "wqmix"}
-    off_policy = (values, {"ddpg", "maddpg", "td3", "matd3"}, {"sac", "masac"}, {"random", "frozen", "scripted"})
+    soft, fixed = {"sac", "masac", "hasac"}, {"random", "frozen", "scripted"}
+    off_policy = (values, {"ddpg", "maddpg", "td3", "matd3"}, soft, fixed)
     assert set(algos) == set().union(*on_policy, *off_policy)
     assert {name for name, row in algos.items() if row["learns"] and not row["off_policy"]} == set().union(*on_policy)
     assert [name for name, row in algos.items() if row["learns"] and not row["paper"]] == []

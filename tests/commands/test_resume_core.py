@@ -86,6 +86,7 @@ CASES = {
         "algo.noise=ornstein_uhlenbeck",
     ),
     "masac": (SPREAD, "algo=masac", *REPLAY),
+    "hasac, recurrent": (SPREAD, "algo=hasac", *REPLAY, *GRU),
     "sac, recurrent, continuous": (SPREAD, "env.actions=continuous", "algo=sac", *REPLAY, *GRU),
     "gym": ("env=gym/CartPole-v1", "algo=ddqn", *REPLAY),
 }

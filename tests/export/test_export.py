@@ -69,6 +69,7 @@ CASES_OF_ALL_PARTS = [
     ("masac", "continuous", "gru"),
     ("sac", "multi_discrete", "lstm"),
     ("masac", "discrete", "none"),
+    ("hasac", "hybrid", "gru"),
 ]
 """Every algorithm, and for each kind of policy every action space and every recurrent layer: `test_onnx_graph.py`."""
 

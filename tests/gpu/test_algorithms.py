@@ -29,7 +29,7 @@ UPDATE = {
     "ddqn": REPLAY, "iql": REPLAY, "vdn": REPLAY, "qmix": REPLAY, "qplex": REPLAY, "wqmix": REPLAY,
     "qfix": REPLAY,
     "ddpg": DDPG, "maddpg": DDPG, "td3": DDPG, "matd3": DDPG,
-    "sac": REPLAY, "masac": REPLAY,
+    "sac": REPLAY, "masac": REPLAY, "hasac": REPLAY,
 }  # fmt: skip
 """Reads by the host per update, however many epochs, minibatches and gradient steps it has."""
 FEEDFORWARD = {

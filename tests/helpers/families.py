@@ -15,6 +15,7 @@ from learners import (
     coma_learner,
     ddpg_learner,
     happo_learner,
+    hasac_learner,
     hatrpo_learner,
     mat_dec_learner,
     mat_learner,
@@ -105,11 +106,12 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "maddpg": (ddpg_learner, ddpg_targets, GRU | {"critic": "joint"}, ""),
     "sac": (sac_learner, sac_targets, GRU, ""),
     "masac": (sac_learner, sac_targets, GRU | {"critic": "joint"}, ""),
+    "hasac": (hasac_learner, sac_targets, GRU, ""),
 }
 """Per family: constructor, function that computes targets, settings, and the setting of lambda."""
 PER_AGENT = ("ppo", "seac", "iql", "pqn", "ddpg", "sac")
 WITH_LAMBDA = [name for name, family in FAMILIES.items() if family[3]]
-WITH_N_STEP = [name for name in FAMILIES if name in {"iql", "vdn", "ddpg", "maddpg", "sac", "masac"}]
+WITH_N_STEP = [name for name in FAMILIES if name in {"iql", "vdn", "ddpg", "maddpg", "sac", "masac", "hasac"}]
 
 
 def make_learner(name, world, num_envs=4, **settings):

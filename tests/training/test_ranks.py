@@ -76,6 +76,7 @@ _CASES = {
     "matd3": f"{_SPREAD} env.actions=continuous algo=matd3 {_REPLAY}",
     "sac": f"{_ALONE} env.actions=continuous algo=sac {_REPLAY}",
     "masac": f"{_SPREAD} algo=masac algo.reward_scale=standardize {_REPLAY}",
+    "hasac": f"{_BATTLE} algo=hasac {_REPLAY}",
     "icm": f"{_SPREAD} algo=ippo rewards.icm.weight=0.1",
     "rnd": f"{_SPREAD} algo=ippo rewards.rnd.weight=0.1",
     "replay on disk": f"{_BATTLE} algo=qmix algo.rnn=none algo.buffer_storage=disk {_REPLAY}",
@@ -98,7 +99,19 @@ _STEEP = ("sable", "ff_sable")
 """Cases that are compared in float64 only. Sable divides what a query retains by its norm, however small that is, so
 that the rounding errors of float32 become differences of 1e-3.
 """
-_FLOAT64 = ("ppo", "ippo", "mappo target_kl", "mappo/original", "ia2c", "maa2c", "poca", "iql gru", "vdn", "masac")
+_FLOAT64 = (
+    "ppo",
+    "ippo",
+    "mappo target_kl",
+    "mappo/original",
+    "ia2c",
+    "maa2c",
+    "poca",
+    "iql gru",
+    "vdn",
+    "masac",
+    "hasac",
+)
 """Cases that can be computed in float64. Others have parts that are always float32, such as states of critics."""
 
 

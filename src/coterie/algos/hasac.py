@@ -40,7 +40,7 @@ from coterie.core.types import Action, Rollout
 from coterie.nets.config import BodyKind, ModuleFactory, NetworkConfig, ShareParams
 from coterie.nets.single_agent import SingleAgentNetwork, alone
 from coterie.nets.squashed_actions import PolicySample
-from coterie.nets.team import Block, TeamNetwork
+from coterie.nets.team import Block
 from coterie.policies.squashed import SquashedPolicy
 
 
@@ -143,16 +143,16 @@ class HASAC(SAC):
         # Agents in a new order
         reports, order = [], in_random_order(self._agents, self._order)
         for agent in order:
-            own, noise = rollout_of(agent, rollout), agent.of_role(draw.noise, 2)
+            own, noise = part_of(agent, rollout), tree_map(lambda x: x[:-1], agent.of_role(draw.noise, 2))
             with agent.actor.of(agent.inside) as net:
-                proposal = self._propose(net, own, noise)
+                proposal = self.sample_with_noise(net, own, noise)
                 q = critics.of_agent(agent.index, features, replaced(action, agent, proposal.action), alive).amin(0)
                 loss = self.agent_loss(q, proposal, agent.of_team(temperature, 0), agent.of_team(valid, 2))
                 grad_norm = agent.optimizer.step(loss, lr)[0]
                 reports.append(torch.stack([loss.detach(), grad_norm]))
                 if agent is not order[-1]:
                     with torch.no_grad():
-                        action = replaced(action, agent, self._propose(net, own, noise).action)
+                        action = replaced(action, agent, self.sample_with_noise(net, own, noise).action)
         critics.requires_grad_(True)
         # Temperature
         if self.config.learn_temperature:
@@ -171,10 +171,6 @@ class HASAC(SAC):
         """
         return actor_loss(q, proposal.prob, proposal.entropy, temperature, valid, reduction=self.reduction)
 
-    def _propose(self, net: TeamNetwork, own: Rollout, noise: dict[str, Tensor]) -> PolicySample:
-        """Returns an agent's policy, and an action of it, at the timesteps that are learned from [L, S, 1, ..]."""
-        return tree_map(lambda x: x[:-1], self.sample_with_noise(net, own, noise))
-
     def state_dict(self) -> dict[str, Any]:
         optimizers = {"agents": optimizer_states(self._agents, self.team)}
         return super().state_dict() | {"policy_optimizer": optimizers, "order": self._order.get_state()}
@@ -185,13 +181,14 @@ class HASAC(SAC):
         restore(self._order, state["order"])
 
 
-def rollout_of(agent: Agent, rollout: Rollout) -> Rollout:
-    """Returns what the policy of one agent reads of a rollout, as that of a team of one."""
+def part_of(agent: Agent, rollout: Rollout) -> Rollout:
+    """Returns a rollout with what the policy of one agent reads at the timesteps that it learns from [L, S, 1, ..]."""
+    obs, action_mask, first = tree_map(lambda x: x[:-1], (rollout.obs, rollout.action_mask, rollout.first))
     return replace(
         rollout,
-        obs=agent.of_role(rollout.obs, 2),
-        action_mask=agent.of_role(rollout.action_mask, 2),
-        first=agent.of_team(rollout.first, 2),
+        obs=agent.of_role(obs, 2),
+        action_mask=agent.of_role(action_mask, 2),
+        first=agent.of_team(first, 2),
         hidden_state=agent.of_team(rollout.hidden_state, 1),
     )
 
