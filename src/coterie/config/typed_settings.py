@@ -643,6 +643,112 @@ class HAPPOSettings(LearnerSettings, total=False):
     """Agents learn from the mean reward of the team, for which improvement is guaranteed; false: from their own."""
 
 
+class HASACSettings(LearnerSettings, total=False):
+    """Settings of hasac."""
+
+    name: Literal["hasac"]
+    """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
+    lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
+    lr_end: float
+    """Final learning rates as a fraction of their initial values."""
+    gamma: float
+    """Discount factor per step."""
+    hidden_sizes: Sequence[int]
+    """Units of the hidden layers of the network that acts."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
+    rnn: Literal["none", "gru", "lstm"]
+    """Recurrent layer."""
+    sequence_length: int | None
+    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents have networks of their own (none), since the update of one must leave the others' policies unchanged."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Units of the critic's hidden layers; null: `hidden_sizes`."""
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of the critics, whose network the agents of a role share; null:
+    true.
+    """
+    critic_network: str | Code | None
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
+    all agents by any of the networks that see entities or the team.
+    """
+    common_reward: bool
+    """Agents learn from the mean reward of the team, for which improvement is guaranteed; false: from their own."""
+    reward_scale: Literal["none", "rms", "standardize"]
+    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
+    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
+    """
+    gradient_steps: int | None
+    """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in
+    runs that would otherwise take fewer than 5,000; at least one.
+    """
+    batch_size: int | None
+    """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of
+    each. null: 256, or 32 for recurrent networks.
+    """
+    buffer_size: Count
+    """Capacity of the replay buffer in environment steps."""
+    buffer_storage: Literal["device", "cpu", "disk"]
+    """Location of the replay buffer: the networks' device, the host's memory (cpu), or memory-mapped files (disk)."""
+    learning_starts: Count
+    """Environment steps before the first update."""
+    priority_alpha: float
+    """Exponent of the priorities by which sequences are sampled; 0 samples uniformly."""
+    priority_beta: float
+    """Initial exponent of the importance weights; it increases linearly to 1 over the run."""
+    tau: float
+    """Fraction of the online network in each soft update of the target networks."""
+    target_update_interval: int | None
+    """Gradient steps between hard updates of the target networks; null: a soft update after each gradient step."""
+    burn_in: int
+    """Timesteps before the training sequence that only warm up the hidden state of a recurrent network."""
+    sequence_start: Literal["auto", "episode", "rollout"]
+    """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or
+    that of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is
+    longer than a sequence, else rollout.
+    """
+    critic: Literal["joint", "state", "joint_state", "global"]
+    """Input of the critics besides the agent's own observation and the actions of the team: the joint observation
+    (joint), the environment's state (state), or both (joint_state), or observations and actions of all teams
+    (global).
+    """
+    n_step: int
+    """Rewards per target before it bootstraps. Sequences of feed-forward networks have this length; their later
+    timesteps have shorter targets.
+    """
+    critic_lr: float | None
+    """Learning rate of the critics; null: that of the actor."""
+    temperature: float
+    """Initial coefficient of the entropy, in reward per nat."""
+    learn_temperature: bool
+    """Adjust the temperature so that the entropy of the policy reaches its target, separately for each agent."""
+    temperature_lr: float | None
+    """Learning rate of the temperature; null: that of the actor."""
+    target_entropy: float
+    """Target entropy per continuous action in [-1, 1], in nats; that of the uniform distribution is 0.69."""
+    target_entropy_scale: float
+    """Target entropy of discrete actions, as a fraction of that of the uniform distribution over available choices."""
+    random_steps: Count
+    """Environment steps at the start, including reset steps, with uniformly random actions."""
+
+
 class HATRPOSettings(LearnerSettings, total=False):
     """Settings of hatrpo."""
 
@@ -2587,6 +2693,7 @@ AlgoName = Literal[
     "frozen",
     "haa2c",
     "happo",
+    "hasac",
     "hatrpo",
     "ia2c",
     "ippo",
@@ -2738,6 +2845,7 @@ AlgoSettings = (
     | SableSettings
     | FrozenSettings
     | HAPPOSettings
+    | HASACSettings
     | HATRPOSettings
     | PPOSettings
     | SACSettings
