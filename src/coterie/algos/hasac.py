@@ -120,7 +120,7 @@ class HASAC(SAC):
 
     def _single_agent(self, block: Block) -> SingleAgentNetwork:
         """Creates the network that the agents of a role use in turn."""
-        config = self.config.network_config(self.team)
+        config = replace(self.config.network_config(self.team), view="none")  # which only critics can read
         policy = SquashedPolicy(alone(self.team, block), config, torch.Generator(), self.device)
         return SingleAgentNetwork(policy.net, self.policy.net, block)
 
