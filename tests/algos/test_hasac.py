@@ -181,6 +181,21 @@ def test_simultaneous_updates_lose_a_game_that_sequential_ones_win():
     assert min(played(HASAC, seed) for seed in range(3)) > 1.5
 
 
+@pytest.mark.slow
+def test_probe_policies_are_the_quantal_response_equilibrium():
+    """Each is the softmax of the expected rewards of its choices, divided by the temperature 2, given the other's."""
+    world = Probe(observe_ones, lambda x, age, d, c: REWARD[d[:, 0], d[:, 1]].view(-1, 1), n=2)
+    quick = {"rollout_length": 8, "batch_size": 128, "gradient_steps": 30, "lr": 1e-2}
+    algorithm, collector = learner(world, 64, temperature=2.0, learn_temperature=False, **quick)
+    for _ in range(4):
+        algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    expected = torch.tensor([0.5, 0.5])
+    for _ in range(100):
+        expected = (0.5 * expected + 0.5 * (REWARD @ expected / 2.0).softmax(-1)).detach()
+    logits, _ = algorithm.policy.net({"agent": torch.ones(1, 2, 1)}, None, {})
+    torch.testing.assert_close(logits["agent"][0].softmax(-1), expected.expand(2, 2), atol=0.02, rtol=0)
+
+
 # --------------------------------------------------------------------------------------------------------------- bits
 
 

@@ -95,7 +95,7 @@ def team_entropy_bonus(policy_entropy: Tensor, temperature: Tensor) -> Tensor:
         policy_entropy: H(pi_i), 0 for dead agents [.., N].
         temperature: alpha_i [N].
 
-    Source: Liu et al. 2024, eq. 4.
+    Source: Liu et al. 2024.
     """
     return (temperature * policy_entropy).sum(-1, keepdim=True).expand_as(policy_entropy)
 
