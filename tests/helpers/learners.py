@@ -43,7 +43,7 @@ def learner_of(algorithm: Any, config: Any, env: Any, *, seed: int = 0, streams:
     (team,) = env.spec.default_teams()
     context = AlgorithmContext(team=team, num_envs=env.num_envs, seed=seed, device=CPU, reward_streams=streams)
     learner = algorithm(config, context)
-    return learner, Collector(env, {team.name: learner.policy}, seed=0)
+    return learner, Collector(env, {team.name: learner.behavior_policy}, seed=0)
 
 
 def ppo_learner(world, num_envs=16, **settings):

@@ -19,6 +19,7 @@ from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.nets.config import CentralInputs, ShareParams
 from coterie.nets.encoders import can_share_network, observation_layout
 from coterie.policies.base import Mode, Policy
+from coterie.policies.network_policy import CloningOptions, DemonstrationBatch
 from coterie.ranks.ranks import ONE, Ranks
 
 
@@ -47,9 +48,17 @@ class CloningOptimizer:
 class CloningLearner(ABC):
     """An algorithm whose policy supports behavior cloning."""
 
+    policy: Any
+
     @abstractmethod
     def cloning_optimizer(self) -> CloningOptimizer:
         """Returns an optimizer of the networks that act, with moments of its own."""
+
+    def cloning_loss(self, batch: DemonstrationBatch, options: CloningOptions) -> tuple[Tensor, Tensor]:
+        """Returns what this optimizer minimizes, and True where the greedy action is the demonstrated one: by default
+        those of the policy, see `NetworkPolicy.cloning_loss`.
+        """
+        return self.policy.cloning_loss(batch, options)
 
 
 ALL_ACTIONS = frozenset({"discrete", "multi_discrete", "continuous", "hybrid"})
@@ -259,6 +268,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def __init__(self, config: Any, context: AlgorithmContext) -> None: ...
+
+    @property
+    def behavior_policy(self) -> Policy:
+        """The policy that collects the rollouts: `policy`, unless an algorithm learns it from what another one does."""
+        return self.policy
 
     @abstractmethod
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:

@@ -16,7 +16,7 @@ from coterie.algos.graphed import GraphedFunction, GraphedMinibatches
 from coterie.algos.on_policy import OnPolicyLearner, random_parts, require_samples
 from coterie.algos.optimizer import Optimizer
 from coterie.algos.reward_streams import RewardStream, RewardStreams
-from coterie.algos.sequences import actor_states, sequence_length, split_into_sequences
+from coterie.algos.sequences import UnrolledPolicy, actor_states, sequence_length, split_into_sequences
 from coterie.core.seeds import restore
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import Action, HiddenState, Rollout
@@ -159,19 +159,23 @@ class ClippedLearner(OnPolicyLearner, ValueEstimator):
             config: Settings of the learner.
             networks: Networks that targets depend on besides those of the policy and the critic.
         """
-        modules = {"policy": self.policy.actor, "value": self.critic}
+        modules = self._trained_modules()
         self.optimizer = Optimizer(modules, *config.adam_settings, ranks=self.ranks)
         self._compute_samples = self._targets_as_samples
         self._graphs = None
         if self.cuda_graphs:
-            modules, what = (self.policy.actor, self.critic), f"the update of team {self.team.name}"
-            read = (*self.policy.networks, self.critic, *networks)
+            modules, what = tuple(modules.values()), f"the update of team {self.team.name}"
+            read = (*self.policy.networks, *modules, *networks)
             self._compute_samples = GraphedFunction(
                 self._targets_as_samples,
                 reads=lambda: [x for network in read for x in (*network.parameters(), *network.buffers())],
                 what=f"the targets of team {self.team.name}",
             )
             self._graphs = GraphedMinibatches(self._step, self.optimizer, modules, what)
+
+    def _trained_modules(self) -> dict[str, nn.Module]:
+        """Returns what a gradient step trains, by name of the learning rate."""
+        return {"policy": self.policy.actor, "value": self.critic}
 
     @abstractmethod
     def targets(
@@ -197,8 +201,12 @@ class ClippedLearner(OnPolicyLearner, ValueEstimator):
         )
         if self._length is None:
             return tree_map(lambda x: x.flatten(0, 1), batch), {}, metrics, after
-        actor = actor_states(self.policy, batch.obs, rollout, self._length)
+        actor = actor_states(self._unrolled_policy(), batch.obs, rollout, self._length)
         return split_into_sequences(batch, self._length), {"actor": actor, "critic": critic_states}, metrics, after
+
+    def _unrolled_policy(self) -> UnrolledPolicy:
+        """Returns the policy that collected the rollout, which gives the hidden states before sequences."""
+        return self.policy
 
     @torch.no_grad()
     def _samples(self, rollout: Rollout, progress: float) -> tuple[Samples, dict[str, Tensor]]:

@@ -80,10 +80,11 @@ class Optimizer:
                 start += p.numel()
         self._state: dict[str, dict[str, Tensor]] = {name: {} for name in self.flat}
 
-    def for_module(self, name: str, *, weight_decay: float = 0.0, ranks: Ranks = ONE) -> Optimizer:
-        """Returns another optimizer for one of the modules, with moments of its own."""
+    def for_module(self, *names: str, weight_decay: float = 0.0, ranks: Ranks = ONE) -> Optimizer:
+        """Returns another optimizer for one or some of the modules, with moments of its own."""
         other = copy.copy(self)
-        other.flat, other._gradients, other._state = {name: self.flat[name]}, {name: self._gradients[name]}, {name: {}}
+        other.flat, other._gradients = ({name: x[name] for name in names} for x in (self.flat, self._gradients))
+        other._state = {name: {} for name in names}
         other._weight_decay, other._ranks = weight_decay, ranks
         return other
 

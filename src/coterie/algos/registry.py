@@ -30,6 +30,7 @@ ALGOS: dict[str, str] = {
     "mat_dec": "coterie.algos.mat:MATDec",
     "sable": "coterie.algos.sable:Sable",
     "ff_sable": "coterie.algos.sable:Sable",
+    "magpo": "coterie.algos.magpo:MAGPO",
     "coma": "coterie.algos.coma:COMA",
     "ddqn": "coterie.algos.qlearning:QLearning",
     "iql": "coterie.algos.qlearning:QLearning",

@@ -76,7 +76,7 @@ def build(config: RunConfig, ranks: Ranks = ONE) -> RunComponents:
             algorithms=algorithms,
             collector=Collector(
                 env,
-                policies,
+                {name: algorithm.behavior_policy for name, algorithm in algorithms.items()},
                 seed_of(config.seed, "collect"),
                 connect_global_critics(algorithms, selfplay=config.selfplay.enabled),
                 ranks,
@@ -308,6 +308,7 @@ def _self_play(
     algorithms, active_teams = components.algorithms, components.active_teams
     teams = SelfPlayTeams(
         policies={name: algorithms[name].policy for name in shared or active_teams.learners},
+        behavior_policies={name: algorithms[name].behavior_policy for name in active_teams.learners},
         modes={name: a.capabilities.eval_mode for name, a in algorithms.items()},  # independent of eval.mode
         rating_modes=modes,
         shared_policy=shared is not None,

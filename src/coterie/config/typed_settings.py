@@ -941,6 +941,118 @@ class PPOSettings(LearnerSettings, total=False):
     """Give every agent the mean reward of the team."""
 
 
+class MAGPOSettings(LearnerSettings, total=False):
+    """Settings of magpo."""
+
+    name: Literal["magpo"]
+    """Algorithm."""
+    lr: float
+    """Learning rate of the optimizer."""
+    lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
+    lr_end: float
+    """Final learning rates as a fraction of their initial values."""
+    gamma: float
+    """Discount factor per step."""
+    hidden_sizes: Sequence[int]
+    """Units of the actor's hidden layers."""
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
+    rnn: Literal["none", "gru", "lstm"]
+    """Recurrent layer."""
+    sequence_length: int | None
+    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the input of the guider and of the learner; null: of the guider, and of
+    learners whose agents share parameters, except with network=attention.
+    """
+    critic_hidden_sizes: None
+    """Units of the critic's hidden layers: always `embedding_size`."""
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
+    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
+    """
+    critic_network: None
+    """Layers of the critic: always a transformer."""
+    epochs: int
+    """Passes over each rollout."""
+    num_minibatches: int | None
+    """Minibatches per pass, each of which is a gradient step. null: 2, or one per sequence if a rollout has fewer."""
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
+    entropy_coef: float
+    """Initial weight of the entropy bonus."""
+    entropy_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
+    entropy_end: float
+    """Final weight of the entropy bonus as a fraction of the initial weight."""
+    normalize_advantage: bool
+    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
+    clip_eps: float
+    """Clip range of both policy ratios, of guider and learner to the guider that collected the rollout."""
+    value_coef: float
+    """Weight of the value loss."""
+    value_clip_eps: float | None
+    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
+    huber_delta: float | None
+    """Error above which the value loss is linear (Huber loss); null: squared error."""
+    normalize_value: bool
+    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
+    value_norm_decay: float
+    """Decay of the moving return statistics."""
+    state_dependent_std: bool
+    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
+    init_std: float
+    """Initial standard deviation of continuous actions, whose range has length 2."""
+    critic: Literal["joint"]
+    """Input of the critic: the observations of the whole team, which the encoder reads."""
+    gae_lambda: float
+    """Lambda of generalized advantage estimation."""
+    entropy_decay: float | None
+    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
+    schedule.
+    """
+    target_kl: float | None
+    """Estimated KL divergence from the old policy at which an update stops; null: never."""
+    common_reward: bool
+    """Give every agent the mean reward of the team."""
+    embedding_size: int
+    """Features of an agent and of an action in encoder and decoder."""
+    num_blocks: int
+    """Layers of the encoder, and of the decoder."""
+    num_heads: int
+    """Heads of each retention of the guider; they divide `embedding_size`."""
+    delta: float
+    """Factor by which the guider's probability of an action may differ from the learner's before it is pulled back."""
+    learner_coef: float
+    """Weight of PPO's loss in the learner's loss, next to its divergence from the guider; 0: it only imitates."""
+    agent_order: Literal["fixed", "random"]
+    """Order in which agents decide under the guider: that of the team (fixed), or a new one for each rollout
+    (random). Agents of a role are ordered among themselves.
+    """
+    decay_scale: float
+    """Factor of the decays of the guider's memory per timestep, which are between 1 - 1/32 and 1 - 1/512. The
+    guider has a memory if the learner is recurrent.
+    """
+
+
 class SACSettings(LearnerSettings, total=False):
     """Settings of masac, sac."""
 
@@ -2702,6 +2814,7 @@ AlgoName = Literal[
     "maa2c",
     "maddpg",
     "maddpg/original",
+    "magpo",
     "mappo",
     "mappo/original",
     "mappo/original_tag",
@@ -2848,6 +2961,7 @@ AlgoSettings = (
     | HASACSettings
     | HATRPOSettings
     | PPOSettings
+    | MAGPOSettings
     | SACSettings
     | MATSettings
     | MATDecSettings
@@ -3160,6 +3274,10 @@ class TrainSettings(TypedDict, total=False):
     """Keep what the team observed and did over the timesteps of an episode; false: retention over agents only."""
     decay_scale: float
     """Factor of the decays of the memory per timestep, which are between 1 - 1/32 and 1 - 1/512."""
+    delta: float
+    """Factor by which the guider's probability of an action may differ from the learner's before it is pulled back."""
+    learner_coef: float
+    """Weight of PPO's loss in the learner's loss, next to its divergence from the guider; 0: it only imitates."""
     critic_last_action: bool
     """The critic reads the previous actions of all agents of the team."""
     obs_last_action: bool

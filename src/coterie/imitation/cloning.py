@@ -62,7 +62,8 @@ class BehaviorCloner:
     ) -> None:
         self.config, self.lr = config, config.lr or default_lr
         self.policy = cast(NetworkPolicy, algorithm.policy)
-        self._optimizer = cast(CloningLearner, algorithm).cloning_optimizer()
+        self._learner = cast(CloningLearner, algorithm)
+        self._optimizer = self._learner.cloning_optimizer()
         self.batches = DemoBatches(
             demos,
             self.policy.team,
@@ -90,7 +91,7 @@ class BehaviorCloner:
         self._optimizer.update_targets()
         with torch.no_grad():
             batch = batches.all() if batches.timesteps <= _MAX_EVALUATED else batches.draw()
-            accuracy = float(masked_mean(self.policy.cloning_loss(batch, self._manner)[1].float(), batch.valid))
+            accuracy = float(masked_mean(self._learner.cloning_loss(batch, self._manner)[1].float(), batch.valid))
         return (
             f"imitation: {steps:,} gradient steps on {batches.episodes:,} episodes ({batches.timesteps:,} timesteps), "
             f"accuracy {accuracy:.1%}"
@@ -99,7 +100,7 @@ class BehaviorCloner:
     def step(self, weight: float) -> Tensor:
         """Takes one gradient step with a learning rate scaled by `weight`. Returns loss and accuracy [2]."""
         batch = self.batches.draw()
-        losses, matches = self.policy.cloning_loss(batch, self._manner)
+        losses, matches = self._learner.cloning_loss(batch, self._manner)
         loss = masked_mean(losses, batch.valid)
         self._optimizer.step(loss, self.lr * weight)
         return torch.stack([loss.detach(), masked_mean(matches.float(), batch.valid)])

@@ -147,6 +147,10 @@ class RewardedAlgorithm(Algorithm):
         """The algorithm's policy."""
         return self.algorithm.policy
 
+    @property
+    def behavior_policy(self) -> Policy:
+        return self.algorithm.behavior_policy
+
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         rewards = {name: signal.reward(rollout) for name, signal in self.signals.items()}
         weights = {stream.name: stream.weight_at(progress) for stream in self.streams}

@@ -55,12 +55,14 @@ class SelfPlayTeams:
 
     Attributes:
         policies: The policies that learn, by team.
+        behavior_policies: The policies that collect the rollouts of teams that learn.
         modes: Action selection of opponents in training, by team.
         rating_modes: Action selection of both teams in rating games.
         shared_policy: True if the second team acts with the policy of the first.
     """
 
     policies: dict[str, Policy]
+    behavior_policies: dict[str, Policy]
     modes: dict[str, Mode]
     rating_modes: dict[str, Mode]
     shared_policy: bool
@@ -182,9 +184,9 @@ class SelfPlayCallback(TrainerCallback):
                 "same time. Set alternate.every=STEPS."
             )
         opponent = self._teams.opponent_of(self._learner)
-        learner = {self._learner: self._teams.policies[self._learner]}
-        self._collector.set_policies(learner | {opponent: self.opponents[opponent]})
-        self._evaluator.set_policies(learner | {opponent: self.rating_opponents[opponent]})
+        teams, learner = self._teams, self._learner
+        self._collector.set_policies({learner: teams.behavior_policies[learner], opponent: self.opponents[opponent]})
+        self._evaluator.set_policies({learner: teams.policies[learner], opponent: self.rating_opponents[opponent]})
         self._set_probabilities(opponent)
 
     def waits_for_episodes(self, learner: str, opponent: str) -> bool:

@@ -115,7 +115,7 @@ class Subject:
         except UserError as error:
             raise Skipped(str(error)) from error
         algorithm = called("__init__", lambda: self.cls(self.config(SMALL | settings), context))
-        return Trial(world, algorithm, Collector(env, {team.name: algorithm.policy}, seed=0))
+        return Trial(world, algorithm, Collector(env, {team.name: algorithm.behavior_policy}, seed=0))
 
 
 def called(method: str, function: Callable[[], Any]) -> Any:
