@@ -39,7 +39,7 @@ HERE = Path(__file__).resolve().parent
 RUNS = HERE / "runs" / "defaults"
 SEQUENTIAL = ("happo", "haa2c", "hatrpo")
 POLICY_GRADIENTS = (
-    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "vdac", "seac", "poca", "mat", "mat_dec", "sable"),
+    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "vdac", "seac", "poca", "mat", "mat_dec", "sable", "magpo"),
 )
 DISCRETE = (*POLICY_GRADIENTS, "coma", "qmix", "vdn", "iql", "qplex", "qfix", "pqn_vdn", "maddpg", "masac", "hasac")
 CONTINUOUS = (*POLICY_GRADIENTS, "maddpg", "matd3", "masac", "hasac")

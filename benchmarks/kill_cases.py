@@ -96,7 +96,7 @@ def _algorithms() -> dict[str, tuple[str, ...]]:
     sequential = ("happo", "haa2c", "hatrpo")
     clipped = (
         *("ppo", "ippo", "mappo", "ia2c", "maa2c", *sequential),
-        *("vdac", "seac", "pac", "poca", "mat", "mat_dec", *sable),
+        *("vdac", "seac", "pac", "poca", "mat", "mat_dec", *sable, "magpo"),
     )
     on_policy = {**dict.fromkeys((*clipped, *pqn), EPOCHS), "coma": ()}
     values = ("ddqn", "iql", "vdn", "qmix", "qplex", "qfix", "wqmix")

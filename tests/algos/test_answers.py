@@ -404,7 +404,7 @@ def test_a_team_whose_last_members_are_truncated_alone_bootstraps_as_at_a_time_l
 
 def learned_timesteps(name, algorithm, rollout):
     """Returns where a centralized critic learns [T, B], if it does so in each entry of a timestep or in none."""
-    if name in {"mappo", "vdac", "pac", "happo", "hatrpo", "mat", "mat_dec"}:
+    if name in {"mappo", "vdac", "pac", "happo", "hatrpo", "mat", "mat_dec", "magpo"}:
         valid = targets_of(algorithm, rollout, as_sequences=True).batch.critic_valid
     elif name == "poca":
         valid = targets_of(algorithm, rollout).batch.valid.any(-1, keepdim=True)

@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 def run(name, env, rnn, updates=2):
     """Returns the learner, its collector, the metrics of the last update, and the weights before and after."""
     algorithm = preset_learner(name, env, rnn)
-    collector = Collector(env, {env.spec.default_teams()[0].name: algorithm.policy}, seed=0)
+    collector = Collector(env, {env.spec.default_teams()[0].name: algorithm.behavior_policy}, seed=0)
     before = [x.clone() for x in policy_tensors(algorithm)]
     metrics = {}
     for k in range(updates):
@@ -118,7 +118,7 @@ def test_every_learner_clips_the_entries_of_all_gradients(name):
         env = env_of(Everything(kind), 8)
         given = {"sequence_length": 4, "batch_size": 4, "num_minibatches": 2} if name in registry.VARIANTS else {}
         algorithm = preset_learner(name, env, "none", max_grad_value=limit, weight_decay=0.0, **given)
-        collector = Collector(env, {env.spec.default_teams()[0].name: algorithm.policy}, seed=0)
+        collector = Collector(env, {env.spec.default_teams()[0].name: algorithm.behavior_policy}, seed=0)
         metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
         found = moments(algorithm.state_dict())
         assert found
@@ -142,7 +142,7 @@ def critics_of(name):
 def test_a_critic_reads_the_agents_id_as_configured_or_the_setting_is_refused(name, critic):
     env = env_of(Everything("continuous" if supports_actions(name, "continuous") else "discrete"), 4)
     given = {"critic": critic} if "critic" in registry.algorithm(name).Config.model_fields else {}
-    if name in ("mat", "mat_dec", "sable", "ff_sable") and critic == "own":
+    if name in ("mat", "mat_dec", "sable", "ff_sable", "magpo") and critic == "own":
         with pytest.raises(UserError, match=r"algo\.critic=own: expected joint"):
             preset_learner(name, env, "none", **given)
         return

@@ -89,7 +89,7 @@ def same(one, other):
 
 
 PRESETS = (
-    *("ippo", "mappo", "happo", "hatrpo", "vdac", "seac", "pac", "poca", "coma", "iql", "vdn"),
+    *("ippo", "mappo", "happo", "hatrpo", "magpo", "vdac", "seac", "pac", "poca", "coma", "iql", "vdn"),
     *("qmix", "qplex", "qfix", "wqmix", "pqn", "pqn_vdn", "pqn_qmix", "maddpg", "matd3", "sac", "masac"),
     "hasac",
 )
@@ -124,7 +124,7 @@ def test_the_reward_of_a_terminal_step_changes_the_critic(name):
     for scale in (0.0, 1.0):
         world = Probe(observe_x, lambda x, age, d, c, scale=scale: scale * x.view(-1, 1), n=2)
         algorithm = preset_learner(name, env_of(world, 16), "none")
-        collector = Collector(env_of(world, 16), {algorithm.team.name: algorithm.policy}, seed=0)
+        collector = Collector(env_of(world, 16), {algorithm.team.name: algorithm.behavior_policy}, seed=0)
         for _ in range(2):
             rollout = collect_rollout(algorithm, collector)
             assert rollout.terminated[rollout.acted[:-1]].all()
@@ -143,7 +143,9 @@ def test_actions_and_rewards_of_final_timesteps_do_not_change_weights(name, rnn)
     moved = []
     for where in ("nowhere", "final", "acted"):
         algorithm = preset_learner(name, env_of(Everything(dead=0.0), 16), rnn)
-        collector = Collector(env_of(Everything(dead=0.0), 16), {algorithm.team.name: algorithm.policy}, seed=0)
+        collector = Collector(
+            env_of(Everything(dead=0.0), 16), {algorithm.team.name: algorithm.behavior_policy}, seed=0
+        )
         for _ in range(2):
             rollout = collect_rollout(algorithm, collector)
             final = ~rollout.acted[:-1].unsqueeze(-1).expand_as(rollout.reward)
@@ -171,7 +173,9 @@ def test_masks_of_learners_exclude_dead_agents(name, where):
     found = []
     for poison in (False, True):
         algorithm = preset_learner(name, env_of(Everything("discrete", dead=0.0), 16), "none")
-        collector = Collector(env_of(Everything("discrete", dead=0.0), 16), {algorithm.team.name: algorithm.policy}, 0)
+        collector = Collector(
+            env_of(Everything("discrete", dead=0.0), 16), {algorithm.team.name: algorithm.behavior_policy}, 0
+        )
         for _ in range(2):
             rollout = collect_rollout(algorithm, collector)
             alive = rollout.alive if where == "dead" else ~rollout.alive

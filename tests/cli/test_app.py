@@ -453,7 +453,7 @@ def test_lists_contain_algorithms_environments_and_settings(capsys: pytest.Captu
     assert main(["list", "algos", "--json"]) == 0
     algos = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     clipped = {"ppo", "ippo", "mappo", "ia2c", "maa2c", "happo", "haa2c"}
-    sable, pqn = {"sable", "ff_sable"}, {"pqn", "pqn_vdn", "pqn_qmix"}
+    sable, pqn = {"sable", "ff_sable", "magpo"}, {"pqn", "pqn_vdn", "pqn_qmix"}
     on_policy = (clipped, {"hatrpo"}, {"coma"}, {"poca"}, {"mat"}, {"mat_dec"}, sable, pqn, {"vdac"}, {"seac"}, {"pac"})
     values = {"ddqn", "iql", "vdn", "qmix", "qplex", "qfix", "wqmix"}
     soft, fixed = {"sac", "masac", "hasac"}, {"random", "frozen", "scripted"}
@@ -462,6 +462,7 @@ def test_lists_contain_algorithms_environments_and_settings(capsys: pytest.Captu
     assert {name for name, row in algos.items() if row["learns"] and not row["off_policy"]} == set().union(*on_policy)
     assert [name for name, row in algos.items() if row["learns"] and not row["paper"]] == []
     assert "continuous" in algos["mappo"]["actions"]
+    assert [name for name, row in algos.items() if row["centralized_execution"]] == ["mat", "sable", "ff_sable"]
     assert algos["ippo"]["presets"] == ["ippo/yardstick"]
     assert main(["list", "envs", "--json"]) == 0
     envs = {row["name"]: row for row in json.loads(capsys.readouterr().out)}

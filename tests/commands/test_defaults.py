@@ -13,6 +13,7 @@ from places import ROOT
 
 POLICY_GRADIENTS = (
     *("mappo", "ippo", "maa2c", "ia2c", "happo", "haa2c", "hatrpo", "vdac", "seac", "poca", "mat", "mat_dec", "sable"),
+    "magpo",
 )
 ALGORITHMS = (*POLICY_GRADIENTS, "coma", "qmix", "vdn", "iql", "qplex", "qfix", "pqn_vdn", "maddpg", "masac", "hasac")
 CONTINUOUS = (*POLICY_GRADIENTS, "maddpg", "matd3", "masac", "hasac")

@@ -32,6 +32,10 @@ CASES = {
     ),
     "mat, random orders": (SPREAD, "algo=mat", "algo.epochs=2", "algo.agent_order=random", "algo.embedding_size=8"),
     "sable": (SPREAD, "algo=sable", "algo.epochs=2", "algo.embedding_size=8"),
+    "magpo, recurrent, random orders": (
+        *(SPREAD, "algo=magpo", *GRU, "algo.epochs=2", "algo.agent_order=random", "algo.embedding_size=8"),
+        *("algo.sequence_length=5", "algo.num_minibatches=2"),
+    ),
     "poca, lstm": (
         "env=coop/baton",
         "algo=poca",

@@ -57,7 +57,7 @@ def test_the_product_accumulates_in_float32(reduced):
 def test_learners_train_with_float32_parameters(reduced, name, rnn):
     env = env_of(Everything(), 4)
     learner = preset_learner(name, env, rnn)
-    collector = Collector(env, {env.spec.default_teams()[0].name: learner.policy}, seed=0)
+    collector = Collector(env, {env.spec.default_teams()[0].name: learner.behavior_policy}, seed=0)
     before = [x.clone() for x in policy_tensors(learner)]
     for update in range(2):
         metrics = learner.update(collect_rollout(learner, collector), update / 2)
@@ -75,7 +75,7 @@ def test_metrics_are_near_those_of_float32(reduced):
         try:
             env = env_of(Everything(), 8)
             learner = preset_learner("ippo", env, "none")
-            collector = Collector(env, {env.spec.default_teams()[0].name: learner.policy}, seed=0)
+            collector = Collector(env, {env.spec.default_teams()[0].name: learner.behavior_policy}, seed=0)
             return learner.update(collect_rollout(learner, collector), 0.0)
         finally:
             precision.configure("float32")

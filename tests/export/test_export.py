@@ -45,6 +45,7 @@ CASES_OF_ALL_PARTS = [
     ("hatrpo", "multi_discrete", "lstm"),
     ("poca", "discrete", "none"),
     ("mat_dec", "discrete", "none"),
+    ("magpo", "hybrid", "gru"),
     ("coma", "discrete", "gru"),
     ("coma", "multi_discrete", "lstm"),
     ("coma", "discrete", "none"),

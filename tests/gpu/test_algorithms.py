@@ -22,7 +22,7 @@ UPDATE = {
     "ippo": METRICS, "mappo": METRICS, "ia2c": METRICS, "maa2c": METRICS, "ppo": METRICS, "poca": METRICS,
     **dict.fromkeys(("happo", "haa2c"), SEQUENTIAL),
     "hatrpo": SEQUENTIAL,
-    "mat": METRICS, "mat_dec": METRICS, "sable": METRICS, "ff_sable": METRICS,
+    "mat": METRICS, "mat_dec": METRICS, "sable": METRICS, "ff_sable": METRICS, "magpo": METRICS,
     "vdac": METRICS, "seac": METRICS, "pac": METRICS,
     **dict.fromkeys(("pqn", "pqn_vdn", "pqn_qmix"), METRICS | {"algos/clipped_learner:acted_candidates": 1}),
     "coma": METRICS | {"algos/coma:update": 1},
@@ -48,6 +48,7 @@ FEEDFORWARD = {
     "mat",
     "mat_dec",
     "ff_sable",
+    "magpo",
 }
 """One more read, the number of timesteps that minibatches are drawn from."""
 
@@ -81,7 +82,7 @@ def test_training_stays_on_the_device(name, kind, rnn, monkeypatch):
     with fake_cuda() as cuda:
         env = env_of(Everything(kind, dead=0.0), 4, device=CUDA)
         learner = preset_learner(name, env, rnn, rollout_length=6)
-        collector = Collector(env, {env.spec.default_teams()[0].name: learner.policy}, seed=0)
+        collector = Collector(env, {env.spec.default_teams()[0].name: learner.behavior_policy}, seed=0)
         for update in range(2):
             cuda.reads.clear()
             cuda.copies.clear()

@@ -147,7 +147,9 @@ def flawed_learner(monkeypatch, flaw):
         return correct(log_prob, entropy, value, batch)
 
     monkeypatch.setattr(learner, "loss_terms", loss_terms)
-    return learner, collect_rollout(learner, Collector(env, {env.spec.default_teams()[0].name: learner.policy}, 0))
+    return learner, collect_rollout(
+        learner, Collector(env, {env.spec.default_teams()[0].name: learner.behavior_policy}, 0)
+    )
 
 
 def test_a_learner_that_reads_in_every_minibatch_is_found(cuda, monkeypatch):

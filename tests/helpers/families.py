@@ -17,6 +17,7 @@ from learners import (
     happo_learner,
     hasac_learner,
     hatrpo_learner,
+    magpo_learner,
     mat_dec_learner,
     mat_learner,
     pac_learner,
@@ -93,6 +94,7 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "hatrpo": (hatrpo_learner, ppo_targets, RAW, "gae_lambda"),
     "mat": (mat_learner, ppo_targets, RAW, "gae_lambda"),
     "mat_dec": (mat_dec_learner, ppo_targets, RAW, "gae_lambda"),
+    "magpo": (magpo_learner, ppo_targets, RAW, "gae_lambda"),
     "vdac": (vdac_learner, ppo_targets, RAW, "gae_lambda"),
     "seac": (seac_learner, seac_targets, RAW, "gae_lambda"),
     "pac": (pac_learner, ppo_targets, RAW | {"return_steps": None}, "gae_lambda"),
@@ -132,7 +134,7 @@ def set_values(name, algorithm, values):
         value = of(obs)
         return (value[:, :, :1] if action is None else torch.cat([value[:, :, :1], value], 2)), hidden_state
 
-    if name in {"ppo", "mappo", "vdac", "seac", "happo", "hatrpo", "mat", "mat_dec"}:
+    if name in {"ppo", "mappo", "vdac", "seac", "happo", "hatrpo", "mat", "mat_dec", "magpo"}:
         algorithm.critic = lambda obs, state, first, hidden_state: (of(obs), hidden_state)
     elif name == "pac":
         algorithm.critic = lambda obs, state, first, hidden_state: (of(obs), hidden_state)

@@ -54,7 +54,7 @@ def collector_of(case: str, device: Any, num_envs: int = 4) -> Collector:
     learners = {
         team.name: preset_learner(algo, env, rnn, team, **fewer | settings) for team in env.spec.default_teams()
     }
-    return Collector(env, {name: learner.policy for name, learner in learners.items()}, seed=0)
+    return Collector(env, {name: learner.behavior_policy for name, learner in learners.items()}, seed=0)
 
 
 def collected(collector: Collector, setting: str, rollouts: int = 3, steps: int = STEPS) -> list[Any]:

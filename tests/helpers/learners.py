@@ -14,6 +14,7 @@ from coterie.algos.ddpg import DDPG, DDPGConfig
 from coterie.algos.happo import HAPPO, HAPPOConfig
 from coterie.algos.hasac import HASAC, HASACConfig
 from coterie.algos.hatrpo import HATRPO, HATRPOConfig
+from coterie.algos.magpo import MAGPO, MAGPOConfig
 from coterie.algos.mat import MAT, MATConfig, MATDec, MATDecConfig
 from coterie.algos.pac import PAC, PACConfig
 from coterie.algos.poca import POCA, POCAConfig
@@ -69,6 +70,11 @@ def mat_learner(world, num_envs=16, seed=0, **settings):
 def mat_dec_learner(world, num_envs=16, seed=0, **settings):
     small = CLIPPED | {"embedding_size": 16, "hidden_sizes": (16,), "rollout_length": 12}
     return learner_of(MATDec, MATDecConfig(**small | settings), env_of(world, num_envs), seed=seed)
+
+
+def magpo_learner(world, num_envs=16, seed=0, **settings):
+    small = CLIPPED | {"embedding_size": 16, "hidden_sizes": (16, 16), "rollout_length": 12, "rnn_size": 8}
+    return learner_of(MAGPO, MAGPOConfig(**small | settings), env_of(world, num_envs), seed=seed)
 
 
 def vdac_learner(world, num_envs=16, **settings):

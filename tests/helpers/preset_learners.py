@@ -18,7 +18,7 @@ from coterie.envs.worlds.world import Observation, Outcome, World
 LEARNERS = [name for name in registry.ALGOS if registry.algorithm(name).capabilities.learns]
 FAMILIES = (
     *("mappo", "vdac", "seac", "pac", "happo", "hatrpo", "poca", "coma", "qmix", "pqn_qmix", "matd3", "masac"),
-    "hasac",
+    *("hasac", "magpo"),
 )
 """One algorithm for each class of learners with recurrent networks. The others differ from them in their presets."""
 CLASSES = tuple({registry.algorithm(name): name for name in (*reversed(LEARNERS), *FAMILIES)}.values())

@@ -71,7 +71,7 @@ def test_every_family_of_algorithms_learns_with_every_signal(name: str, signal: 
     env = env_of(Everything("discrete"), 8)
     algorithm = rewarded(name, env, **{signal: TINY_SIGNAL | {"weight": 1.0}})
     (team,) = env.spec.default_teams()
-    collector = Collector(env, {team.name: algorithm.policy}, seed=0)
+    collector = Collector(env, {team.name: algorithm.behavior_policy}, seed=0)
     for k in range(3):
         (rollout,) = collector.advance(algorithm.rollout_length)[0].values()
         metrics = algorithm.update(rollout, k / 3)

@@ -54,6 +54,8 @@ _CASES = {
     "mat_dec": f"{_BATTLE} algo=mat_dec algo.num_minibatches=3",
     "sable": f"{_BATTLE} algo=sable algo.num_minibatches=3",
     "ff_sable": f"{_BATTLE} algo=ff_sable algo.num_minibatches=3 algo.agent_order=random",
+    "magpo": f"{_BATTLE} algo=magpo algo.num_minibatches=3 algo.agent_order=random",
+    "magpo gru": f"{_BATTLE} algo=magpo algo.rnn=gru algo.sequence_length=4 algo.num_minibatches=3",
     "coma": f"{_BATTLE} algo=coma algo.num_minibatches=3",
     "poca": f"{_BATTLE} algo=poca algo.num_minibatches=2",
     "ddqn": f"{_ALONE} algo=ddqn {_PLAIN_Q} {_REPLAY}",
@@ -95,9 +97,9 @@ def _algorithm_cases() -> dict[str, str]:
 
 
 _ALGORITHMS = _algorithm_cases()
-_STEEP = ("sable", "ff_sable")
-"""Cases that are compared in float64 only. Sable divides what a query retains by its norm, however small that is, so
-that the rounding errors of float32 become differences of 1e-3.
+_STEEP = ("sable", "ff_sable", "magpo")
+"""Cases that are compared in float64 only. Sable, also as MAGPO's guider, divides what a query retains by its norm,
+however small that is, so that the rounding errors of float32 become differences of 1e-3.
 """
 _FLOAT64 = (
     "ppo",

@@ -1,6 +1,6 @@
 """MAGPO: a guider that sees the whole team collects, and agents that act alone learn to decide as it does.
 
-The guider is a policy of the team whose agents decide one after another. It explores in coordination, but what it learns
+The guider is a policy of the team whose agents decide one after another. It explores in coordination, but what it finds
 is of use only if agents can do the same by their own observations. It is therefore held where they can follow: its
 policy ratio is clipped around theirs, and decisions that are too far from theirs are pulled back. The learner, a policy
 of single agents, imitates the guider and is trained with PPO's loss as well. The learner is what is evaluated, played
@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import astuple
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities, CloningOptimizer
-from coterie.algos.base_config import LearnerConfig
+from coterie.algos.base_config import LearnerConfig, NetworkName
 from coterie.algos.mat import EncoderConfig
 from coterie.algos.ppo import PPO, Batch
 from coterie.config.needs import SEVERAL, Needs
@@ -40,6 +40,7 @@ from coterie.functional.policy_gradient import (
 from coterie.functional.statistics import Reduction, masked_mean
 from coterie.functional.trust_region import Distribution, kl_divergence
 from coterie.nets.autoregressive import order_of
+from coterie.nets.config import RNNKind
 from coterie.nets.mat import AgentValues
 from coterie.nets.sable import ENCODER, STEP, RetentionSizes, SableActor, SableCritic, SableEncoder
 from coterie.nets.team import join_blocks
@@ -69,6 +70,15 @@ class MAGPOConfig(EncoderConfig):
 
     minibatches: ClassVar[int] = 2
 
+    network: NetworkName | None = None
+    """Layers of the learner. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`. `attention` over
+    the entities that an agent observes. Or your own factory of torch modules package.module:name, called as
+    name(input_size, role=, part=). Networks whose agents exchange messages are refused.
+    """
+    network_edges: Literal["full"] = "full"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Agents that the guider reads: all."""
+    rnn: RNNKind = "none"
+    """Recurrent layer of the learner. With one, the guider has a memory, too."""
     epochs: int = Field(4, ge=1, le=1000)
     num_minibatches: int | None = Field(None, ge=1, le=10_000)
     """Minibatches per pass, each of which is a gradient step. null: 2, or one per sequence if a rollout has fewer."""
@@ -89,9 +99,7 @@ class MAGPOConfig(EncoderConfig):
     Agents of a role are ordered among themselves.
     """
     decay_scale: Annotated[float, Needs("rnn!=none")] = Field(0.8, gt=0, le=1)
-    """Factor of the decays of the guider's memory per timestep, which are between 1 - 1/32 and 1 - 1/512. The guider has
-    a memory if the learner is recurrent.
-    """
+    """Factor of the decays of the guider's memory per timestep, which are between 1 - 1/32 and 1 - 1/512."""
 
     def reads_agent_id(self, team: TeamSpec) -> bool:
         return LearnerConfig.reads_agent_id(self, team)
@@ -159,7 +167,7 @@ def magpo_loss(
                  L_divergence = mean KL(sg(mu) || pi)
 
     sg is without gradient, so that the gradient of L_mu + L_pi is that of both losses at the same parameters. The means
-    are over valid entries, L_value is that of PPO.
+    are over valid entries, and L_value is that of PPO.
 
     Args:
         decisions: log mu, log pi, entropies and divergences [.., N].
@@ -224,6 +232,18 @@ class MAGPO(PPO):
     config: MAGPOConfig
     critic: SableCritic
     guider: AutoregressivePolicy
+    notes = (
+        "rollouts are collected by a guider that sees the whole team; evaluation, play and exports take the learner, "
+        "whose agents act by their own observations",
+    )
+
+    def __init__(self, config: MAGPOConfig, context: AlgorithmContext) -> None:
+        if type(self).loss_terms is not PPO.loss_terms:
+            raise UserError(
+                f"{type(self).__name__}.loss_terms: has no effect in a class derived from MAGPO, whose loss is that of "
+                "two policies. Override magpo_terms."
+            )
+        super().__init__(config, context)
 
     def _build_policy(self, config: MAGPOConfig, weights: torch.Generator) -> StochasticPolicy:
         network = config.network_config(self.team)

@@ -957,22 +957,18 @@ class MAGPOSettings(LearnerSettings, total=False):
     hidden_sizes: Sequence[int]
     """Units of the actor's hidden layers."""
     network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
+    """Layers of the learner. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`. `attention`
+    over the entities that an agent observes. Or your own factory of torch modules package.module:name, called as
+    name(input_size, role=, part=). Networks whose agents exchange messages are refused.
     """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
+    network_edges: Literal["full"]
+    """Agents that the guider reads: all."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
     """
     rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
+    """Recurrent layer of the learner. With one, the guider has a memory, too."""
     sequence_length: int | None
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
     share_params: Literal["role", "all", "none"]
@@ -1048,9 +1044,7 @@ class MAGPOSettings(LearnerSettings, total=False):
     (random). Agents of a role are ordered among themselves.
     """
     decay_scale: float
-    """Factor of the decays of the guider's memory per timestep, which are between 1 - 1/32 and 1 - 1/512. The
-    guider has a memory if the learner is recurrent.
-    """
+    """Factor of the decays of the guider's memory per timestep, which are between 1 - 1/32 and 1 - 1/512."""
 
 
 class SACSettings(LearnerSettings, total=False):
