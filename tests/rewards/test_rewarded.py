@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -41,7 +42,8 @@ def rewarded(name: str, env: Any, **rewards: Any) -> RewardedAlgorithm:
     (team,) = env.spec.default_teams()
     cls = registry.algorithm(name)
     fields = cls.Config.model_fields
-    given = [f"algo.{key}={value}" for key, value in SMALL.items() if key in fields]
+    settable = [key for key in SMALL if key in fields and fields[key].annotation is not NoneType]
+    given = [f"algo.{key}={SMALL[key]}" for key in settable]
     given += [f"algo.{key}={value}" for key, value in (("rnn", "none"), ("obs_last_action", "false")) if key in fields]
     choice = resolve([f"algo={name}", "env=probe/both", *given]).config.algo
     context = AlgorithmContext(team=team, num_envs=env.num_envs, seed=0, device=CPU)
