@@ -148,7 +148,7 @@ def second_rollout(learner, collector):
 
 def evaluated(learner, rollout):
     """Returns the batch of a rollout and what guider and learner say of it before the first gradient step."""
-    learner._critic_state = {name: rollout.hidden_state[name] for name in (ENCODER, STEP) if rollout.hidden_state}
+    learner._critic_state = {name: rollout.hidden_state[name] for name in learner.start_value_estimation(1)}
     samples, _ = learner._samples(rollout, 0.0)
     with torch.no_grad():
         found, value = learner._evaluate_both(samples.batch, samples.hidden_states)
@@ -156,11 +156,12 @@ def evaluated(learner, rollout):
 
 
 @pytest.mark.parametrize(
-    ("kind", "rnn", "order"), list(product(Everything.KINDS, ("none", "gru"), ("fixed", "random")))
+    ("kind", "guider", "rnn", "order"),
+    list(product(Everything.KINDS, ("mat", "sable"), ("none", "gru"), ("fixed", "random"))),
 )
-def test_the_guiders_ratio_of_the_first_gradient_step_is_one(kind, rnn, order):
+def test_the_guiders_ratio_of_the_first_gradient_step_is_one(kind, guider, rnn, order):
     """With roles of different spaces, masks, deaths, and episodes that start in the middle of rollouts."""
-    learner, collector = magpo_learner(Everything(kind), 8, rnn=rnn, agent_order=order, embedding_size=8)
+    learner, collector = magpo_learner(Everything(kind), 8, guider=guider, rnn=rnn, agent_order=order, embedding_size=8)
     batch, found, value = evaluated(learner, second_rollout(shaken(learner), collector))
     assert (found.guider - batch.log_prob)[batch.valid].abs().max() < 3e-5
     assert (value - batch.value)[batch.critic_valid].abs().max() < 1e-5
@@ -168,11 +169,11 @@ def test_the_guiders_ratio_of_the_first_gradient_step_is_one(kind, rnn, order):
     assert (found.learner - found.guider)[batch.valid].abs().max() > 0.1
 
 
-@pytest.mark.parametrize("sequence_length", [None, 4])
-def test_a_recurrent_learner_says_in_updates_what_it_would_say_along_the_guiders_trajectory(sequence_length):
+@pytest.mark.parametrize(("guider", "sequence_length"), [("mat", None), ("sable", 4)])
+def test_a_recurrent_learner_says_in_updates_what_it_would_say_along_the_guiders_trajectory(guider, sequence_length):
     """Timestep by timestep, acting gives the distributions that one pass over the rollout gives, also of sequences that
     start in the middle of it. Without the hidden state of its start they differ (control)."""
-    learner, collector = magpo_learner(Everything(), 8, rnn="gru", sequence_length=sequence_length)
+    learner, collector = magpo_learner(Everything(), 8, guider=guider, rnn="gru", sequence_length=sequence_length)
     rollout = second_rollout(shaken(learner), collector)
     policy, state = learner.policy, {name: rollout.hidden_state[name] for name in ("h",)}
     said = []
@@ -330,12 +331,12 @@ def earned(updates, **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("learner_coef", [0.0, 1.0])
-def test_a_guider_that_is_held_back_coordinates_so_that_agents_can_follow(learner_coef):
+@pytest.mark.parametrize(("kind", "learner_coef"), [("mat", 0.0), ("mat", 1.0), ("sable", 0.0)])
+def test_a_guider_that_is_held_back_coordinates_so_that_agents_can_follow(kind, learner_coef):
     """There are two ways to choose differently, and agents with ids can take one of them. A guider with an entropy
     bonus prefers to mix them, and the agents that imitate a mixture choose by coin. The constraint makes it take one:
     where the second agent cannot follow the first, the first has to be foreseeable."""
-    guider, alone = earned(16, learner_coef=learner_coef)
+    guider, alone = earned(16, guider=kind, learner_coef=learner_coef)
     assert guider > 0.95
     assert alone > 0.95
 
@@ -371,16 +372,16 @@ def observe_x_first(x, age):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rnn", ["gru", "none"])
-def test_only_a_recurrent_learner_solves_a_task_that_needs_memory(rnn):
+@pytest.mark.parametrize(("guider", "rnn"), [(None, "gru"), (None, "none"), ("mat", "gru")])
+def test_only_a_recurrent_learner_whose_guider_remembers_solves_a_task_that_needs_memory(guider, rnn):
     world = Probe(observe_x_first, remembered, n=1, length=3)
     settings = QUICK | {"gamma": 1.0, "rollout_length": 12, "entropy_coef": 0.0, "lr": 1e-2}
-    learner, collector = magpo_learner(world, 64, rnn=rnn, **settings)
+    learner, collector = magpo_learner(world, 64, guider=guider, rnn=rnn, **settings)
     for _ in range(16):
         learner.update(collect_rollout(learner, collector), 0.5)
     rewards = run_policy(learner, world, "sample", steps=40)[2]
     mean = 3 * rewards.mean().item()  # one reward in three steps
-    assert mean > 0.95 if rnn == "gru" else mean < 0.7
+    assert mean > 0.95 if (guider, rnn) == (None, "gru") else mean < 0.7
 
 
 @pytest.mark.slow
@@ -402,10 +403,10 @@ def test_continuous_actions_and_truncated_episodes_have_their_exact_values():
 # -------------------------------------------------------------------------------------------------------- settings
 
 
-def test_a_recurrent_learner_has_a_guider_with_a_memory():
-    for rnn in ("none", "gru"):
-        learner, _ = magpo_learner(Everything(), 4, rnn=rnn)
-        assert bool(learner.guider.initial_hidden_state(1)) == (rnn == "gru")
+def test_a_recurrent_learner_has_a_guider_with_a_memory_by_default():
+    for guider, rnn in product((None, "mat", "sable"), ("none", "gru")):
+        learner, _ = magpo_learner(Everything(), 4, guider=guider, rnn=rnn)
+        assert bool(learner.guider.initial_hidden_state(1)) == (guider != "mat" and rnn == "gru")
 
 
 @pytest.mark.parametrize("share", ["role", "none"])

@@ -86,7 +86,7 @@ def test_the_first_hit_of_the_search_is_the_page_that_answers(
     "name",
     [
         *("ppo", "happo", "poca", "mat", "sable", "coma", "qlearning", "pqn", "vdac", "seac", "pac", "ddpg", "sac"),
-        "hasac",
+        *("hasac", "magpo"),
     ],
 )
 def test_equations_are_typeset(browser: webdriver.Chrome, site: str, name: str) -> None:

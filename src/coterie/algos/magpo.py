@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities, CloningOptimizer
-from coterie.algos.base_config import LearnerConfig, NetworkName
+from coterie.algos.base_config import Derived, LearnerConfig, NetworkName, RunFacts
 from coterie.algos.mat import EncoderConfig
 from coterie.algos.ppo import PPO, Batch
 from coterie.config.needs import SEVERAL, Needs
@@ -41,7 +41,7 @@ from coterie.functional.statistics import Reduction, masked_mean
 from coterie.functional.trust_region import Distribution, kl_divergence
 from coterie.nets.autoregressive import order_of
 from coterie.nets.config import RNNKind
-from coterie.nets.mat import AgentValues
+from coterie.nets.mat import AgentEncoder, AgentValues, MATActor, TokenCritic
 from coterie.nets.sable import ENCODER, STEP, RetentionSizes, SableActor, SableCritic, SableEncoder
 from coterie.nets.team import join_blocks
 from coterie.nets.team_view import view_of
@@ -68,8 +68,6 @@ declare(
 class MAGPOConfig(EncoderConfig):
     """Settings of MAGPO."""
 
-    minibatches: ClassVar[int] = 2
-
     network: NetworkName | None = None
     """Layers of the learner. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`. `attention` over
     the entities that an agent observes. Or your own factory of torch modules package.module:name, called as
@@ -78,34 +76,43 @@ class MAGPOConfig(EncoderConfig):
     network_edges: Literal["full"] = "full"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Agents that the guider reads: all."""
     rnn: RNNKind = "none"
-    """Recurrent layer of the learner. With one, the guider has a memory, too."""
-    epochs: int = Field(4, ge=1, le=1000)
-    num_minibatches: int | None = Field(None, ge=1, le=10_000)
-    """Minibatches per pass, each of which is a gradient step. null: 2, or one per sequence if a rollout has fewer."""
+    """Recurrent layer of the learner. With one, the guider has a memory, too, see `guider`."""
     clip_eps: float = Field(0.2, gt=0, lt=1)
     """Clip range of both policy ratios, of guider and learner to the guider that collected the rollout."""
     delta: float = Field(1.5, gt=1, le=10**6)
     """Factor by which the guider's probability of an action may differ from the learner's before it is pulled back."""
     learner_coef: float = Field(1.0, ge=0, le=10**6)
     """Weight of PPO's loss in the learner's loss, next to its divergence from the guider; 0: it only imitates."""
+    guider: Literal["mat", "sable"] | None = None
+    """Network of the guider: a transformer over agents (mat), or retention over agents, and over the timesteps of an
+    episode if the learner is recurrent (sable). null: mat, or sable if the learner is recurrent, since mat remembers
+    nothing.
+    """
     obs_agent_id: Annotated[bool | None, SEVERAL] = None
     """Append the agent's one-hot id to the input of the guider and of the learner; null: of the guider, and of learners
     whose agents share parameters, except with network=attention.
     """
     num_heads: int = Field(1, ge=1, le=1024)
-    """Heads of each retention of the guider; they divide `embedding_size`."""
+    """Heads of attention or retention of the guider; they divide `embedding_size`."""
     agent_order: Annotated[AgentOrderKind, SEVERAL] = "fixed"
     """Order in which agents decide under the guider: that of the team (fixed), or a new one for each rollout (random).
     Agents of a role are ordered among themselves.
     """
-    decay_scale: Annotated[float, Needs("rnn!=none")] = Field(0.8, gt=0, le=1)
+    decay_scale: Annotated[float, Needs("guider!=mat"), Needs("rnn!=none")] = Field(0.8, gt=0, le=1)
     """Factor of the decays of the guider's memory per timestep, which are between 1 - 1/32 and 1 - 1/512."""
+
+    def derived(self, run: RunFacts) -> dict[str, Derived]:
+        found = super().derived(run)
+        if self.guider is None:
+            reason = f"the learner is {'recurrent' if self.recurrent else 'not recurrent'}"
+            found["guider"] = Derived("sable" if self.recurrent else "mat", reason)
+        return found
 
     def reads_agent_id(self, team: TeamSpec) -> bool:
         return LearnerConfig.reads_agent_id(self, team)
 
     def retention_sizes(self) -> RetentionSizes:
-        """Returns the size of the guider. UserError if heads do not divide the features."""
+        """Returns the size of Sable as the guider. UserError if heads do not divide the features."""
         return RetentionSizes(*astuple(self.sizes()), decay_scale=self.decay_scale if self.recurrent else None)
 
 
@@ -230,7 +237,8 @@ class MAGPO(PPO):
         *("policy/grad_norm", "learner/grad_norm", "value/grad_norm"),
     )
     config: MAGPOConfig
-    critic: SableCritic
+    actor: SableActor | MATActor
+    critic: SableCritic | TokenCritic
     guider: AutoregressivePolicy
     notes = (
         "rollouts are collected by a guider that sees the whole team; evaluation, play and exports take the learner, "
@@ -254,8 +262,11 @@ class MAGPO(PPO):
             )
         std: dict[str, Any] = {"state_dependent_std": config.state_dependent_std, "init_std": config.init_std}
         inputs = config.encoder_config(self.team)
-        encoder = SableEncoder(self.team, inputs, config.retention_sizes(), weights)
-        self.actor = SableActor(encoder, weights, **std)
+        if config.guider == "sable":
+            self.actor = SableActor(SableEncoder(self.team, inputs, config.retention_sizes(), weights), weights, **std)
+        else:
+            sizes = config.sizes()
+            self.actor = MATActor(AgentEncoder(self.team, inputs, sizes, weights), sizes, weights, **std)
         self.guider = AutoregressivePolicy(self.team, inputs, self.actor, self.device, order=config.agent_order)
         learner = StochasticPolicy(self.team, network, weights, self.device, **std)
         self._behavior_policy = GuidedPolicy(self.guider, learner)
@@ -270,7 +281,9 @@ class MAGPO(PPO):
 
     def _build_critic(self, signals: int, weights: torch.Generator) -> nn.Module:
         values = AgentValues(self.team, signals, self.config.sizes(), weights, state_size=self._state.size)
-        return SableCritic(self.actor.encoder, values)
+        if isinstance(self.actor, SableActor):
+            return SableCritic(self.actor.encoder, values)
+        return TokenCritic(self.actor.encoder, values)
 
     def _trained_modules(self) -> dict[str, nn.Module]:
         return {"policy": self.actor, "learner": self.policy.actor, "value": self.critic}
@@ -302,7 +315,11 @@ class MAGPO(PPO):
         """Returns what guider and learner say of the actions taken, and values [.., N, K]."""
         view = view_of(batch.obs)
         of_guider, of_learner = self._behavior_policy.hidden_states(hidden_state.get("actor", {}))
-        features, encoded, _ = self.actor.decode(batch.obs, batch.action, batch.first, of_guider)
+        if isinstance(self.actor, SableActor):
+            features, encoded, _ = self.actor.decode(batch.obs, batch.action, batch.first, of_guider)
+        else:
+            encoded = self.actor.encoder(batch.obs)
+            features = self.actor.decode(encoded, batch.obs, batch.action)
         guider = self.actor.agent_params(features, order_of(view.place))
         learner = self.policy.actor(batch.obs, batch.first, of_learner)
         parts: list[dict[str, Tensor]] = [{} for _ in Decisions._fields]

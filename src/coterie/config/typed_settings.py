@@ -968,7 +968,7 @@ class MAGPOSettings(LearnerSettings, total=False):
     hidden layers, before their activation (hidden).
     """
     rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer of the learner. With one, the guider has a memory, too."""
+    """Recurrent layer of the learner. With one, the guider has a memory, too, see `guider`."""
     sequence_length: int | None
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
     share_params: Literal["role", "all", "none"]
@@ -990,7 +990,9 @@ class MAGPOSettings(LearnerSettings, total=False):
     epochs: int
     """Passes over each rollout."""
     num_minibatches: int | None
-    """Minibatches per pass, each of which is a gradient step. null: 2, or one per sequence if a rollout has fewer."""
+    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
+    null: 4, or one per sequence if a rollout has fewer.
+    """
     critic_lr: float | None
     """Learning rate of the critic; null: `lr`."""
     entropy_coef: float
@@ -1034,11 +1036,16 @@ class MAGPOSettings(LearnerSettings, total=False):
     num_blocks: int
     """Layers of the encoder, and of the decoder."""
     num_heads: int
-    """Heads of each retention of the guider; they divide `embedding_size`."""
+    """Heads of attention or retention of the guider; they divide `embedding_size`."""
     delta: float
     """Factor by which the guider's probability of an action may differ from the learner's before it is pulled back."""
     learner_coef: float
     """Weight of PPO's loss in the learner's loss, next to its divergence from the guider; 0: it only imitates."""
+    guider: Literal["mat", "sable"] | None
+    """Network of the guider: a transformer over agents (mat), or retention over agents, and over the timesteps of
+    an episode if the learner is recurrent (sable). null: mat, or sable if the learner is recurrent, since mat
+    remembers nothing.
+    """
     agent_order: Literal["fixed", "random"]
     """Order in which agents decide under the guider: that of the team (fixed), or a new one for each rollout
     (random). Agents of a role are ordered among themselves.
@@ -3272,6 +3279,11 @@ class TrainSettings(TypedDict, total=False):
     """Factor by which the guider's probability of an action may differ from the learner's before it is pulled back."""
     learner_coef: float
     """Weight of PPO's loss in the learner's loss, next to its divergence from the guider; 0: it only imitates."""
+    guider: Literal["mat", "sable"] | None
+    """Network of the guider: a transformer over agents (mat), or retention over agents, and over the timesteps of
+    an episode if the learner is recurrent (sable). null: mat, or sable if the learner is recurrent, since mat
+    remembers nothing.
+    """
     critic_last_action: bool
     """The critic reads the previous actions of all agents of the team."""
     obs_last_action: bool
