@@ -97,9 +97,9 @@ def _algorithm_cases() -> dict[str, str]:
 
 
 _ALGORITHMS = _algorithm_cases()
-_STEEP = ("sable", "ff_sable")
-"""Cases that are compared in float64 only. Sable divides what a query retains by its norm, however small that is, so
-that the rounding errors of float32 become differences of 1e-3.
+_STEEP = ("sable", "ff_sable", "magpo gru")
+"""Cases that are compared in float64 only. Sable, also as MAGPO's guider, divides what a query retains by its norm,
+however small that is, so that the rounding errors of float32 become differences of 1e-3.
 """
 _FLOAT64 = (
     "ppo",

@@ -8,8 +8,8 @@ and exported.
 
 Source: Li et al. 2026, Multi-Agent Guided Policy Optimization, and its code.
 Differences: returns bootstrap at time limits; the guider decides and is trained in the same order, see
-`nets.autoregressive`; a learner without memory has a guider without memory; advantages are normalized over the rollout;
-a recurrent learner's hidden state is carried along the guider's trajectory, where the code keeps the initial one.
+`nets.autoregressive`; it is Sable for recurrent learners only, else MAT; advantages are normalized over the rollout; a
+recurrent learner's hidden state is carried along the guider's trajectory, where the code keeps the initial one.
 """
 
 from __future__ import annotations
