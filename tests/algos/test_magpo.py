@@ -409,6 +409,19 @@ def test_a_recurrent_learner_has_a_guider_with_a_memory_by_default():
         assert bool(learner.guider.initial_hidden_state(1)) == (guider != "mat" and rnn == "gru")
 
 
+def test_a_guider_begins_with_agents_that_hardly_read_each_other():
+    """The initial output layers of retentions are small, as those of attention are."""
+    for guider in ("mat", "sable"):
+        learner, collector = magpo_learner(Everything(dead=0.0), 8, guider=guider, value_time_left=False)
+        timestep = collector.env.reset()
+        obs = learner.policy.obs_normalizer(timestep.obs, timestep.alive)
+        changed = obs | {"guard": obs["guard"] + torch.tensor([[5.0], [0.0]])}
+        with torch.no_grad():
+            one, other = (learner.critic(x, None, None, {})[0] for x in (obs, changed))
+        relative = (one - other).abs().mean(0).squeeze(-1)
+        assert relative[0] > 20 * relative[1:].max()
+
+
 @pytest.mark.parametrize("share", ["role", "none"])
 def test_the_learner_reads_ids_where_its_agents_share_parameters(share):
     learner, _ = magpo_learner(Everything(), 4, share_params=share)

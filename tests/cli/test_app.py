@@ -172,7 +172,7 @@ def test_an_error_has_a_traceback_only_if_requested():
     plain = _coterie("train", "algo=mapo")
     assert plain.returncode == 2
     assert plain.stdout == ""
-    message = "coterie: algo: there is no algorithm 'mapo'. Did you mean 'mappo' or 'happo' or 'maddpg'? "
+    message = "coterie: algo: there is no algorithm 'mapo'. Did you mean 'mappo' or 'magpo' or 'happo'? "
     assert plain.stderr == message + "Your own: algo=package.module:Class.\n"
     debug = _coterie("train", "algo=mapo", env={"COTERIE_DEBUG": "1"})
     assert debug.returncode == 2

@@ -8,8 +8,9 @@ and exported.
 
 Source: Li et al. 2026, Multi-Agent Guided Policy Optimization, and its code.
 Differences: returns bootstrap at time limits; the guider decides and is trained in the same order, see
-`nets.autoregressive`; it is Sable for recurrent learners only, else MAT; advantages are normalized over the rollout; a
-recurrent learner's hidden state is carried along the guider's trajectory, where the code keeps the initial one.
+`nets.autoregressive`; it is MAT, and Sable for recurrent learners only, whose initial outputs are small; advantages are
+normalized over the rollout; a recurrent learner's hidden state is carried along the guider's trajectory, where the code
+keeps the initial one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from coterie.functional.statistics import Reduction, masked_mean
 from coterie.functional.trust_region import Distribution, kl_divergence
 from coterie.nets.autoregressive import order_of
 from coterie.nets.config import RNNKind
-from coterie.nets.mat import AgentEncoder, AgentValues, MATActor, TokenCritic
+from coterie.nets.mat import SMALL_GAIN, AgentEncoder, AgentValues, MATActor, TokenCritic
 from coterie.nets.sable import ENCODER, STEP, RetentionSizes, SableActor, SableCritic, SableEncoder
 from coterie.nets.team import join_blocks
 from coterie.nets.team_view import view_of
@@ -113,7 +114,8 @@ class MAGPOConfig(EncoderConfig):
 
     def retention_sizes(self) -> RetentionSizes:
         """Returns the size of Sable as the guider. UserError if heads do not divide the features."""
-        return RetentionSizes(*astuple(self.sizes()), decay_scale=self.decay_scale if self.recurrent else None)
+        scale = self.decay_scale if self.recurrent else None
+        return RetentionSizes(*astuple(self.sizes()), decay_scale=scale, gain=SMALL_GAIN)
 
 
 class Decisions(NamedTuple):

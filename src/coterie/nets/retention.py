@@ -195,19 +195,20 @@ def with_added(state: Tensor | None, key: Tensor, value: Tensor) -> Tensor:
 
 
 class SwiGLU(nn.Module):
-    """(silu(x W_1) * x W_2) W_3, as wide as its input. Source: Shazeer 2020."""
+    """(silu(x W_1) * x W_2) W_3, as wide as its input; `gain` is that of the initial W_3. Source: Shazeer 2020."""
 
-    def __init__(self, size: int, generator: torch.Generator):
+    def __init__(self, size: int, generator: torch.Generator, *, gain: float = 1.0):
         super().__init__()
-        self.gate, self.hidden, self.out = (normal_weight(size, size, generator) for _ in range(3))
+        self.gate, self.hidden = (normal_weight(size, size, generator) for _ in range(2))
+        self.out = normal_weight(size, size, generator, gain)
 
     def forward(self, x: Tensor) -> Tensor:
         return product(nn.functional.silu(product(x, self.gate)) * product(x, self.hidden), self.out)
 
 
-def normal_weight(rows: int, columns: int, generator: torch.Generator) -> nn.Parameter:
-    """Returns a weight [rows, columns] from a normal distribution of variance 1 / rows."""
-    return nn.Parameter(torch.randn(rows, columns, generator=generator) * rows**-0.5)
+def normal_weight(rows: int, columns: int, generator: torch.Generator, gain: float = 1.0) -> nn.Parameter:
+    """Returns a weight [rows, columns] from a normal distribution of variance gain^2 / rows."""
+    return nn.Parameter(torch.randn(rows, columns, generator=generator) * rows**-0.5 * gain)
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
@@ -228,16 +229,27 @@ class Retention(nn.Module):
         heads: Number of heads H.
         causal: Agents read only agents up to themselves.
         generator: Source of the initial weights.
+        gain: Gain of the initial W_o.
 
     Sources: Sun et al. 2023, section 2.3; Mahjoub et al. 2025. Difference: the code of the latter normalizes groups of
     features across heads.
     """
 
-    def __init__(self, size: int, decay: Tensor | None, heads: int, generator: torch.Generator, *, causal: bool):
+    def __init__(
+        self,
+        size: int,
+        decay: Tensor | None,
+        heads: int,
+        generator: torch.Generator,
+        *,
+        causal: bool,
+        gain: float = 1.0,
+    ):
         super().__init__()
         self.heads, self.causal = heads, causal
         self.register_buffer("decay", decay, persistent=False)
-        self.query, self.gate, self.key, self.value, self.out = (normal_weight(size, size, generator) for _ in range(5))
+        self.query, self.gate, self.key, self.value = (normal_weight(size, size, generator) for _ in range(4))
+        self.out = normal_weight(size, size, generator, gain)
         self.scale, self.shift = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size))
 
     def queries(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -285,10 +297,10 @@ class Retention(nn.Module):
 class RetentionEncoder(nn.Module):
     """A block over observations: x <- norm(x + retention(x, x)); x <- norm(x + SwiGLU(x))."""
 
-    def __init__(self, size: int, decay: Tensor | None, heads: int, generator: torch.Generator):
+    def __init__(self, size: int, decay: Tensor | None, heads: int, generator: torch.Generator, *, gain: float = 1.0):
         super().__init__()
-        self.retention = Retention(size, decay, heads, generator, causal=False)
-        self.hidden = SwiGLU(size, generator)
+        self.retention = Retention(size, decay, heads, generator, causal=False, gain=gain)
+        self.hidden = SwiGLU(size, generator, gain=gain)
         self.norms = nn.ModuleList(LayerNorm(size, None) for _ in range(2))
 
     def forward(
@@ -308,11 +320,11 @@ class RetentionDecoder(nn.Module):
     Both retentions are causal.
     """
 
-    def __init__(self, size: int, decay: Tensor | None, heads: int, generator: torch.Generator):
+    def __init__(self, size: int, decay: Tensor | None, heads: int, generator: torch.Generator, *, gain: float = 1.0):
         super().__init__()
-        self.own = Retention(size, decay, heads, generator, causal=True)
-        self.cross = Retention(size, decay, heads, generator, causal=True)
-        self.hidden = SwiGLU(size, generator)
+        self.own = Retention(size, decay, heads, generator, causal=True, gain=gain)
+        self.cross = Retention(size, decay, heads, generator, causal=True, gain=gain)
+        self.hidden = SwiGLU(size, generator, gain=gain)
         self.norms = nn.ModuleList(LayerNorm(size, None) for _ in range(3))
 
     def forward(

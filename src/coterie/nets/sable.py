@@ -48,12 +48,14 @@ class RetentionSizes:
         blocks: Blocks L of the encoder, and of the decoder.
         heads: Heads H of each retention, which divide the features.
         decay_scale: Factor of the decays of the heads; None: no memory over time.
+        gain: Gain of the initial output layers of retentions and of feed-forward layers.
     """
 
     features: int
     blocks: int
     heads: int
     decay_scale: float | None
+    gain: float = 1.0
 
     @property
     def decays(self) -> Tensor | None:
@@ -130,7 +132,8 @@ class SableEncoder(nn.Module):
         self.embedding = AgentEmbedding(self.blocks, config, sizes.features, generator)
         decays = sizes.decays
         self.layers = nn.ModuleList(
-            RetentionEncoder(sizes.features, decays, sizes.heads, generator) for _ in range(sizes.blocks)
+            RetentionEncoder(sizes.features, decays, sizes.heads, generator, gain=sizes.gain)
+            for _ in range(sizes.blocks)
         )
 
     def forward(
@@ -258,7 +261,8 @@ class SableActor(AutoregressiveActor):
         self.encoder, decays = encoder, sizes.decays
         self.norm = LayerNorm(sizes.features, None)
         self.decoder = nn.ModuleList(
-            RetentionDecoder(sizes.features, decays, sizes.heads, generator) for _ in range(sizes.blocks)
+            RetentionDecoder(sizes.features, decays, sizes.heads, generator, gain=sizes.gain)
+            for _ in range(sizes.blocks)
         )
         self.heads = ModulesByName(
             {
