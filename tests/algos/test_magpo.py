@@ -305,7 +305,7 @@ def test_cloning_trains_both_policies():
 
 # ---------------------------------------------------------------------------------------------------------- probes
 
-QUICK = {"rollout_length": 8, "epochs": 8, "lr": 3e-3, "gamma": 0.9, "entropy_coef": 0.05}
+QUICK = {"rollout_length": 8, "epochs": 8, "lr": 3e-3, "gamma": 0.9, "entropy_coef": 0.15}
 FREE = {"delta": 1e5, "learner_coef": 0.0}
 """Imitation of a guider that is not held back."""
 
@@ -346,7 +346,7 @@ def test_agents_that_imitate_a_free_guider_do_not_coordinate():
     """The control of the test before."""
     guider, alone = earned(12, **FREE)
     assert guider > 0.95
-    assert alone < 0.75
+    assert alone < 0.9
 
 
 @pytest.mark.slow
@@ -393,7 +393,7 @@ def test_continuous_actions_and_truncated_episodes_have_their_exact_values():
 
     world = Probe(observe_ones, reward, n=2, length=4, limit=True, actions=spaces.Box(-1.0, 1.0, (1,)))
     settings = QUICK | {"value_time_left": False, "bootstrap_at_limit": True, "value_norm_decay": 0.9}
-    learner, collector = magpo_learner(world, 16, rnn="gru", **settings | {"value_clip_eps": None})
+    learner, collector = magpo_learner(world, 16, **settings | {"value_clip_eps": None})
     metrics = {}
     for _ in range(30):
         metrics = learner.update(collect_rollout(learner, collector), 0.5)
