@@ -392,12 +392,12 @@ def test_continuous_actions_and_truncated_episodes_have_their_exact_values():
         return 1 - 0 * continuous[:, :1, 0]
 
     world = Probe(observe_ones, reward, n=2, length=4, limit=True, actions=spaces.Box(-1.0, 1.0, (1,)))
-    settings = QUICK | {"value_time_left": False, "bootstrap_at_limit": True, "value_norm_decay": 0.9}
+    settings = QUICK | {"gamma": 0.5, "value_time_left": False, "bootstrap_at_limit": True, "value_norm_decay": 0.9}
     learner, collector = magpo_learner(world, 16, **settings | {"value_clip_eps": None})
     metrics = {}
-    for _ in range(30):
+    for _ in range(12):
         metrics = learner.update(collect_rollout(learner, collector), 0.5)
-    assert metrics["value/estimate"] == pytest.approx(10.0, abs=0.5)
+    assert metrics["value/estimate"] == pytest.approx(2.0, abs=0.1)
 
 
 # -------------------------------------------------------------------------------------------------------- settings
