@@ -122,7 +122,7 @@ def test_a_sticky_action_does_not_reach_the_next_life():
 def test_algorithms_of_every_kind_learn_from_lives_that_follow_at_once(name: str, rnn: str):
     env = make(ARENA, {"teams": "shared"}, 8)
     algorithm = preset_learner(name, env, rnn)
-    collector = Collector(env, {"all": algorithm.policy}, seed=0)
+    collector = Collector(env, {"all": algorithm.behavior_policy}, seed=0)
     for k in range(2):
         metrics = algorithm.update(collect_rollout(algorithm, collector), k / 2)
         assert all(isfinite(value) for value in metrics.values())

@@ -85,7 +85,7 @@ def test_the_contract_of_environments_holds(simultaneous: bool):
 def test_algorithms_learn_from_agents_that_wait(name: str, rnn: str):
     env = make(ROTA, {}, 8)
     algorithm = preset_learner(name, env, rnn)
-    collector = Collector(env, {"worker": algorithm.policy}, seed=0)
+    collector = Collector(env, {"worker": algorithm.behavior_policy}, seed=0)
     for k in range(2):
         metrics = algorithm.update(collect_rollout(algorithm, collector), k / 2)
         assert all(isfinite(value) for value in metrics.values())
