@@ -499,7 +499,7 @@ def test_runs_log_exactly_the_documented_metrics(tmp_path: Path):
         "values": ["algo=pqn_vdn", "env=probe/both"],
         **{
             name: [f"algo={name}", "env=probe/both"]
-            for name in ("coma", "poca", "happo", "hatrpo", "qmix", "ddpg", "td3", "sac")
+            for name in ("coma", "poca", "happo", "hatrpo", "magpo", "qmix", "ddpg", "td3", "sac")
         },
     }.items():
         fields = registry.algorithm(settings[0].removeprefix("algo=")).Config.model_fields
