@@ -27,7 +27,7 @@ from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities,
 from coterie.algos.base_config import Derived, LearnerConfig, NetworkName, RunFacts
 from coterie.algos.mat import EncoderConfig
 from coterie.algos.ppo import PPO, Batch
-from coterie.config.needs import SEVERAL, Needs
+from coterie.config.needs import HIDDEN_LAYERS, SEVERAL, Needs
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import TeamSpec
@@ -76,6 +76,8 @@ class MAGPOConfig(EncoderConfig):
     """
     network_edges: Literal["full"] = "full"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Agents that the guider reads: all."""
+    network_radius: Annotated[None, HIDDEN_LAYERS] = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Distance up to which agents hear each other: none, since the guider reads all of them."""
     rnn: RNNKind = "none"
     """Recurrent layer of the learner. With one, the guider has a memory, too, see `guider`."""
     clip_eps: float = Field(0.2, gt=0, lt=1)

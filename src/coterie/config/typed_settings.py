@@ -45,8 +45,6 @@ class LearnerSettings(TypedDict, total=False):
     """Attention heads; they divide the units of the last hidden layer."""
     network_rounds: int | None
     """Layers of attention, or rounds of messages per timestep; null: 1, or 2 of tarmac."""
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"]
     """Activation after each hidden layer."""
     init: Literal["orthogonal", "xavier"]
@@ -86,6 +84,8 @@ class COMASettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -201,6 +201,8 @@ class DDPGSettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -335,6 +337,8 @@ class QLearningSettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -454,6 +458,8 @@ class SableSettings(LearnerSettings, total=False):
     """Layers of the network: retention over agents and timesteps."""
     network_edges: Literal["full"]
     """Agents that read each other: all."""
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -579,6 +585,8 @@ class HAPPOSettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -669,6 +677,8 @@ class HASACSettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -775,6 +785,8 @@ class HATRPOSettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -869,6 +881,8 @@ class PPOSettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -963,6 +977,8 @@ class MAGPOSettings(LearnerSettings, total=False):
     """
     network_edges: Literal["full"]
     """Agents that the guider reads: all."""
+    network_radius: None
+    """Distance up to which agents hear each other: none, since the guider reads all of them."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -1080,6 +1096,8 @@ class SACSettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -1187,6 +1205,8 @@ class MATSettings(LearnerSettings, total=False):
     """Layers of the network: an encoder and a decoder over agents."""
     network_edges: Literal["full"]
     """Agents that attend to each other: all."""
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -1293,6 +1313,8 @@ class MATDecSettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -1395,6 +1417,8 @@ class PACSettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -1499,6 +1523,8 @@ class POCASettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden). The attention has its own in any case.
@@ -1603,6 +1629,8 @@ class PQNSettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -1714,6 +1742,8 @@ class SEACSettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -1810,6 +1840,8 @@ class VDACSettings(LearnerSettings, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -3127,7 +3159,7 @@ class TrainSettings(TypedDict, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
-    network_radius: float | None
+    network_radius: float | None | None
     """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"]
     """Activation after each hidden layer."""
