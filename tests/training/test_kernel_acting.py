@@ -1,5 +1,7 @@
 """Acting by the kernel, and rollouts by it, have the results of the policy and of single steps."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -130,6 +132,28 @@ def test_networks_that_are_replaced_act_in_the_next_rollout():
             for key, parameter in list(module._parameters.items()):
                 module._parameters[key] = torch.nn.Parameter(parameter * 2)
     assert_equal(collected(by_kernel), collected(plain))
+
+
+def test_inputs_that_the_kernel_would_read_as_something_else_are_refused():
+    collector = collector_of("inputs of Q")
+    (policy,), timestep = collector.policies.values(), collector.env.reset(0)
+    actor, state = kernel_actor(policy), policy.initial_hidden_state(5)
+    noise = policy.draw_noise(1, 5, torch.Generator().manual_seed(0))[0]
+    assert actor is not None
+    wrong = [
+        (timestep, {**state, "h": state["h"][:, :, :-1]}, noise),
+        (timestep, {**state, "h": state["h"][:4]}, noise),
+        (timestep, {"h": state["h"]}, noise),
+        (timestep, state, noise[..., :-1]),
+        (replace(timestep, first=timestep.first[:, :2]), state, noise),
+        (replace(timestep, action_mask={"agent": torch.ones(5, 3, 4, dtype=torch.bool)}), state, noise),
+    ]
+    with torch.inference_mode():
+        for arguments in wrong:
+            with pytest.raises(ValueError, match=r"^rollout: "):
+                actor.act(*arguments, "explore")
+        with pytest.raises(TypeError, match=r"^rollout: h is torch.float64"):
+            actor.act(timestep, {**state, "h": state["h"].double()}, noise, "explore")
 
 
 def test_observations_of_another_type_are_left_to_the_policy():

@@ -61,7 +61,7 @@ class Actor(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What a policy reads at a timestep.
+    """Inputs of a policy at a timestep.
 
     Attributes:
         obs: [B, N, D].
@@ -108,6 +108,8 @@ class PreparedActor:
         columns, (encoded, ids) = sum(actor.choices), actor.extra_inputs(agents)
         inputs = observed + encoded + ids
         self._actor, self._shape = actor, (envs, agents, len(actor.choices))
+        self._widths = {"obs": observed, "mask": columns, "h": hidden, "last": encoded}
+        self._noise_width = columns + (0 if actor.categorical else 1)
         numbers = (observed, encoded, ids, inputs, actor.body.weights[-1].shape[-1], hidden, columns)
         self._sizes = (envs, agents, *numbers, len(actor.choices), int(actor.categorical), *actor.choices)
         self._numbers = native.reals(actor.epsilon, actor.scale[2] if actor.scale else 0.0)
@@ -128,8 +130,13 @@ class PreparedActor:
             inputs: Of the first timestep. The world's other timesteps have no masks and are not the first ones.
             noise: Contiguous noise [B, N, ..] of each timestep; None for the most likely actions.
             world: Steps of a world.
+
+        Raises:
+            TypeError: If inputs have another type.
+            ValueError: If they have another shape, or not what the network reads.
         """
         obs, steps = inputs.obs, 1 if world is None else len(world.flat)
+        self._check(inputs, noise, steps)
         (envs, agents, components), h, last = self._shape, inputs.h, inputs.last
         out = Acted(
             action=obs.new_empty((steps, envs, agents, components), dtype=torch.int64),
@@ -152,6 +159,24 @@ class PreparedActor:
         )
         native.call("rollout", obs.dtype, native.integers(steps, *self._sizes), self._numbers, addresses)
         return out
+
+    def _check(self, inputs: Inputs, noise: Sequence[Tensor] | None, steps: int) -> None:
+        """Raises an error for what the C function would read as something else."""
+        rows, floats, widths = self._shape[:2], inputs.obs.dtype, self._widths
+        native.check(
+            "rollout",
+            ("obs", inputs.obs, floats, (*rows, widths["obs"])),
+            ("first", inputs.first, torch.bool, rows),
+            ("mask", inputs.mask, torch.bool, (*rows, widths["mask"])),
+            ("h", inputs.h, floats, (*rows, widths["h"])),
+            ("last", inputs.last, floats, (*rows, widths["last"])),
+            *(("noise", x, floats, (*rows, self._noise_width)) for x in noise or ()),
+        )
+        for name in ("h", "last"):
+            if (getattr(inputs, name) is None) == (widths[name] > 0):
+                raise ValueError(f"rollout: {name} is missing, or not read by the network.")
+        if noise is not None and len(noise) != steps:
+            raise ValueError(f"rollout: noise of {len(noise)} timesteps, expected {steps}.")
 
 
 def has_kernel(actor: Actor, obs: Tensor) -> bool:
