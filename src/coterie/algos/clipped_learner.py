@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from coterie.algos.algorithm import AlgorithmContext, CloningOptimizer, ValueEst
 from coterie.algos.base_config import ClippedConfig
 from coterie.algos.graphed import GraphedFunction, GraphedMinibatches
 from coterie.algos.on_policy import OnPolicyLearner, random_parts, require_samples
-from coterie.algos.optimizer import Optimizer
+from coterie.algos.optimizer import Optimizer, TargetNetwork
 from coterie.algos.reward_streams import RewardStream, RewardStreams
 from coterie.algos.sequences import UnrolledPolicy, actor_states, sequence_length, split_into_sequences
 from coterie.core.seeds import restore
@@ -172,6 +172,21 @@ class ClippedLearner(OnPolicyLearner, ValueEstimator):
                 what=f"the targets of team {self.team.name}",
             )
             self._graphs = GraphedMinibatches(self._step, self.optimizer, modules, what)
+        self._create_step()
+
+    def _create_step(self, *optimizers: Optimizer, targets: Sequence[TargetNetwork] = ()) -> None:
+        """Creates the gradient step on a minibatch, as a trace if it can be traced.
+
+        Args:
+            *optimizers: Optimizers that take it besides that of policy and critic.
+            targets: Target networks that it reads and updates.
+        """
+        self._step_function = self._traced(
+            lambda minibatch, coefficients: self._step(*minibatch, coefficients),
+            optimizers=(self.optimizer, *optimizers),
+            modules=tuple(self._trained_modules().values()),
+            targets=targets,
+        )
 
     def _trained_modules(self) -> dict[str, nn.Module]:
         """Returns what a gradient step trains, by name of the learning rate."""
@@ -246,7 +261,7 @@ class ClippedLearner(OnPolicyLearner, ValueEstimator):
         if self._graphs is None:
             return self._train(
                 lambda: self._minibatches(batch, hidden_states, candidates),
-                lambda minibatch: self._step(*minibatch, coefficients),
+                lambda minibatch: self._step_function(minibatch, coefficients),
                 target_kl,
             )
         graphs, loaded = self._graphs, self._graphs.load(batch, hidden_states, coefficients)

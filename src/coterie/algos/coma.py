@@ -19,7 +19,6 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from coterie.algos.algorithm import (
     AlgorithmContext,
@@ -403,7 +402,7 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
             drawn = []
             for component in pi[..., : role.action.mask_size].split(role.action.choices, -1):
                 choice = (component / self._waiting_times(component)).argmax(-1)  # the first to end
-                drawn.append(one_hot(choice, component.shape[-1]).to(pi.dtype))
+                drawn.append(torch.zeros_like(component).scatter_(-1, choice.unsqueeze(-1), 1.0))
             by_timestep[role.name] = torch.cat([actions[role.name], torch.cat(drawn, -1).unsqueeze(0)])
         if self.team.agents_can_die:
             by_timestep = mask_by_role(by_timestep, self.team.roles, present_agents(rollout))

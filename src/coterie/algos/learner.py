@@ -13,6 +13,7 @@ from coterie.algos.base_config import LearnerConfig
 from coterie.algos.graphed import GraphedStep, Result
 from coterie.algos.optimizer import mean_metrics
 from coterie.algos.other_teams import GlobalCriticLearner
+from coterie.algos.traced import TracedStep
 from coterie.core.errors import UserError
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import tree_map
@@ -21,6 +22,7 @@ from coterie.functional.returns import valid_mask
 from coterie.functional.statistics import Reduction, initial_moments, update_moments
 from coterie.kernels import switch
 from coterie.nets.team import RunningScale
+from coterie.nets.user_body import have_user_modules, is_ours
 from coterie.policies.network_policy import NetworkPolicy
 
 
@@ -51,10 +53,30 @@ class Learner(Algorithm, CloningLearner):
         return switch.on
 
     def _captured(self, step: Callable[..., Result], **parts: Any) -> Callable[..., Result]:
-        """Returns a gradient step as a CUDA graph if these are used, else as it is. `parts` as for `GraphedStep`."""
-        if not self.cuda_graphs:
-            return step
-        return GraphedStep(step, **parts, what=f"the update of team {self.team.name}")
+        """Returns a gradient step as a CUDA graph or as a trace if these are used, else as it is.
+
+        Args:
+            step: The step.
+            **parts: Arguments of `GraphedStep`.
+        """
+        if self.cuda_graphs:
+            return GraphedStep(step, **parts, what=f"the update of team {self.team.name}")
+        return self._traced(step, **parts)
+
+    def _traced(self, step: Callable[..., Result], **parts: Any) -> Callable[..., Result]:
+        """Returns a gradient step as a trace, or as it is if it cannot be traced.
+
+        It is traced on the CPU with kernels and without ranks. Algorithms of users are traced if they declare
+        capabilities with `cuda_graphs`; those with modules of users are not, since these may depend on Python values.
+
+        Args:
+            step: The step.
+            **parts: Arguments of `TracedStep`.
+        """
+        kind = type(self)
+        promises = is_ours(kind) or ("capabilities" in vars(kind) and kind.capabilities.cuda_graphs)
+        fits = self.kernels and self.device.type == "cpu" and self.ranks.size == 1
+        return TracedStep(step, **parts) if fits and promises and not have_user_modules(parts["modules"]) else step
 
     def _observe(self, rollout: Rollout) -> None:
         """Adds observations and states of a rollout to the statistics by which they are normalized."""

@@ -15,6 +15,7 @@ keeps the initial one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import astuple
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -197,7 +198,7 @@ def magpo_loss(
     def of_valid(x: Tensor) -> Tensor:  # other entries may hold anything, and must not reach exp
         return x if valid is None else torch.where(valid, x, 0.0)
 
-    log_limit = torch.tensor(delta).log().item()
+    log_limit = math.log(delta)
     learner = decisions.learner.detach()
     log_ratio, apart = of_valid(decisions.guider - batch.log_prob), of_valid(decisions.guider - learner)
     near = of_valid(learner - batch.log_prob) + apart.clamp(-log_limit, log_limit)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam  # creating torch.optim.Adam imports torch._dynamo, which takes 2 s
 from torch.optim.radam import radam
 
+from coterie.core.device_constants import is_tracing
 from coterie.core.errors import NonFiniteError
 from coterie.kernels import switch
 from coterie.kernels.adam import adam_step
@@ -124,12 +125,10 @@ class Optimizer:
 
     def _kernel_step(self, flat: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: Any) -> Tensor | None:
         """Clips a gradient and takes a step by the kernel; returns the norm before, or None if there is no kernel."""
-        eps = self._eps
-        if self._rule == "radam":
-            if flat.is_cuda or (found := rectified(float(state["step"]) + 1, lr, eps)) is None:
-                return None
-            lr, eps = found
-        return adam_step(flat, gradient, state, self._max_grad_norm, lr=lr, weight_decay=self._weight_decay, eps=eps)
+        if not isinstance(lr, Tensor):
+            lr = torch.full((), lr, dtype=torch.float64, device=flat.device)
+        options = {"weight_decay": self._weight_decay, "eps": self._eps, "rectify": self._rule == "radam"}
+        return adam_step(flat, gradient, state, self._max_grad_norm, lr=lr, **options)
 
     def _torch_step(self, flat: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: Any) -> None:
         """Takes a step with a gradient that has been clipped."""
@@ -160,31 +159,6 @@ class Optimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, flat in self.flat.items():
             self._state[name] = {key: value.to(flat.device, copy=True) for key, value in state[name].items()}
-
-
-def rectified(step: float, lr: float, eps: float) -> tuple[float, float] | None:
-    """Returns learning rate and epsilon with which a step of Adam is one of RAdam.
-
-        rho_inf = 2 / (1 - beta2) - 1,    rho = rho_inf - 2 t beta2^t / (1 - beta2^t)
-        lr'     = lr sqrt((rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho))
-        eps'    = eps / sqrt(1 - beta2^t)
-
-    None for the first five steps, with rho <= 5, which descend along the momentum alone.
-
-    Args:
-        step: t, 1 for the first step.
-        lr: Learning rate.
-        eps: Epsilon, which RAdam adds to the root of the second moments before their bias is corrected.
-
-    Source: Liu et al. 2020, algorithm 2, as in `torch.optim.RAdam`.
-    """
-    beta = _BETAS[1]
-    longest, correction = 2 / (1 - beta) - 1, 1 - beta**step
-    rho = longest - 2 * step * beta**step / correction
-    if rho <= 5:
-        return None
-    rectification = (rho - 4) * (rho - 2) * longest / ((longest - 4) * (longest - 2) * rho)
-    return lr * rectification**0.5, eps / correction**0.5
 
 
 def _rate(lr: float | Tensor, flat: Tensor) -> float | Tensor:
@@ -226,14 +200,14 @@ class TargetNetwork:
     def update(self) -> None:
         """Updates the copy softly, or, every `interval` calls, hard. Call it after each step of the online network.
 
-        Nothing is read from a GPU, so that a CUDA graph can contain an update.
+        Nothing is read from a GPU or in a trace, so that CUDA graphs and traces can contain an update.
         """
         self._calls += 1
         if self._interval is None:
             self._interpolate(self._tau)
             return
         is_due = self._calls % self._interval == 0
-        if is_due.is_cuda:
+        if is_due.is_cuda or is_tracing():
             for own, online in zip(self._own, self._online, strict=True):
                 own.copy_(torch.where(is_due, online, own))
         elif is_due:

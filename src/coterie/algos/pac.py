@@ -170,6 +170,7 @@ class PAC(PPO):
         self.joint_critic: CounterfactualCritic = self._joint_critic
         self._joint_optimizer = Optimizer({"value": self.joint_critic}, *config.adam_settings, ranks=self.ranks)
         self.target = TargetNetwork(self.joint_critic, config.tau, config.target_update_interval)
+        self._create_step(self._joint_optimizer, targets=(self.target,))
 
     def _build_critic(self, signals: int, weights: torch.Generator) -> nn.Module:
         config, critic = self.config, super()._build_critic(signals, weights)

@@ -11,6 +11,7 @@ computes them anew in each minibatch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -133,6 +134,11 @@ class PQN(OnPolicyLearner, TeamQLearner):
         self._create_value(config, context, generator(context.seed, "weights"))
         self.value.to(self.device)
         self._optimizer = Optimizer({"value": self.value}, *config.adam_settings, ranks=self.ranks)
+        self._step_function = self._traced(
+            lambda minibatch, lr: self._step(*minibatch, lr),
+            optimizers=(self._optimizer,),
+            modules=(self.value, *self._state.networks),
+        )
         self._steps = 0
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
@@ -148,7 +154,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
             candidates = torch.arange(batch.alive.shape[1] * self.ranks.size, device=self.device)
         reports, _ = self._train(
             lambda: self._minibatches(batch, hidden_states, candidates),
-            lambda minibatch: self._step(*minibatch, lr),
+            lambda minibatch: self._step_function(minibatch, {"value": lr}),
         )
         # Metrics
         self._observe(rollout)
@@ -245,8 +251,8 @@ class PQN(OnPolicyLearner, TeamQLearner):
         q, before, _ = critic_values(evaluate, (obs, last_action), first, hidden_state, length=self._length)
         return q, before
 
-    def _step(self, batch: Batch, hidden_state: HiddenState, lr: float) -> Tensor:
-        """Takes a gradient step on a minibatch and returns its report [reported]."""
+    def _step(self, batch: Batch, hidden_state: HiddenState, lr: Mapping[str, float | Tensor]) -> Tensor:
+        """Takes a gradient step on a minibatch and returns its report [reported]; `lr` is that of `value`."""
         # Loss
         q, _ = self.policy.net(batch.obs, batch.first, hidden_state, batch.last_action)
         q_taken = self.value.evaluate(
@@ -254,7 +260,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
         )
         loss = self.loss(q_taken, batch)
         # Optimizer step
-        grad_norm = self._optimizer.step(loss, {"value": lr})
+        grad_norm = self._optimizer.step(loss, lr)
         with torch.no_grad():
             values = ((q_taken - batch.target).abs(), q_taken, batch.target)
             count = valid_count(batch.valid, reduction=self.reduction)

@@ -226,8 +226,11 @@ def backward_in_time(
         The values of all timesteps before the step on them [L, ..], and the mean report.
     """
     values, reports = [], []
-    for chunk in torch.arange(length).flip(0).tensor_split(min(num_chunks, length)):
-        value, report = step(slice(int(chunk[-1]), int(chunk[0]) + 1))
+    num_chunks, stop = min(num_chunks, length), length
+    for chunk in range(num_chunks):
+        start = stop - length // num_chunks - (chunk < length % num_chunks)
+        value, report = step(slice(start, stop))
         values.append(value)
         reports.append(report)
+        stop = start
     return torch.cat(values[::-1]), torch.stack(reports).mean(0)

@@ -73,6 +73,11 @@ def as_tensors() -> Iterator[None]:
         _tracing.on = before
 
 
+def is_tracing() -> bool:
+    """True if operations take numbers as tensors since this thread traces them."""
+    return _tracing.on
+
+
 @final
 class DeviceNumber:
     """A number that CUDA graphs and traces read again in each call.

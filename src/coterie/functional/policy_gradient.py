@@ -233,7 +233,7 @@ def clipped_policy_loss(
         The loss, the estimated KL divergence, and the fraction of ratios outside the clip range, [] each.
     """
     inputs = (log_prob, old_log_prob, advantage, valid)
-    if kernels and not isinstance(clip_eps, Tensor):
+    if kernels:
         found = fused.clipped_policy_loss(*inputs, clip_eps)
         if found is not None:
             loss, kl, clip_fraction = (own_part(x, valid, reduction) for x in found)

@@ -172,7 +172,7 @@ _CATEGORICAL_SAMPLE = Operator(
 
 
 def clipped_policy_loss(
-    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, valid: Tensor | None, clip_eps: float
+    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, valid: Tensor | None, clip_eps: float | Tensor
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Returns loss, KL divergence and clip fraction, see `coterie.functional.policy_gradient.clipped_policy_loss`.
 
@@ -183,6 +183,10 @@ def clipped_policy_loss(
     if not log_prob.shape == old_log_prob.shape == advantage.shape:
         return None
     if valid is not None and valid.shape != log_prob.shape:
+        return None
+    if not isinstance(clip_eps, Tensor):
+        clip_eps = torch.full((), clip_eps, dtype=torch.float64)
+    if not clip_eps.is_cpu or clip_eps.dtype is not torch.float64:
         return None
     found, _ = _POLICY_LOSS(log_prob, old_log_prob, advantage, valid, clip_eps)
     loss, kl, clip_fraction = found.unbind(0)
@@ -218,12 +222,13 @@ def _policy_loss(log_prob, old_log_prob, advantage, valid, clip_eps):
         ("old_log_prob", old_log_prob, floats, shape),
         ("advantage", advantage, floats, shape),
         ("valid", valid, torch.bool, shape),
+        ("clip_eps", clip_eps, torch.float64, ()),
     )
     inputs = [x.contiguous() for x in (log_prob, old_log_prob, advantage)]
     valid = None if valid is None else valid.contiguous()
     out, grad = log_prob.new_empty(3), log_prob.new_empty(log_prob.shape)
-    sizes, options = native.integers(log_prob.numel()), native.reals(clip_eps)
-    native.call("clipped_policy_loss", log_prob.dtype, sizes, options, *inputs, valid, out, grad)
+    sizes = native.integers(log_prob.numel())
+    native.call("clipped_policy_loss", log_prob.dtype, sizes, clip_eps, *inputs, valid, out, grad)
     return out, grad
 
 
@@ -287,7 +292,7 @@ def _fake_value_loss(value, old_value, target, valid, clip_eps, huber_delta):
 
 _POLICY_LOSS = Operator(
     "clipped_policy_loss",
-    "(Tensor log_prob, Tensor old_log_prob, Tensor advantage, Tensor? valid, float clip_eps) -> (Tensor, Tensor)",
+    "(Tensor log_prob, Tensor old_log_prob, Tensor advantage, Tensor? valid, Tensor clip_eps) -> (Tensor, Tensor)",
     _policy_loss,
     _fake_policy_loss,
 )

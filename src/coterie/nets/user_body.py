@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -49,6 +49,21 @@ def build_body(
     return UserBody(in_features, config, config.body, generator, sets=sets)
 
 
+OURS = ("coterie", "torch")
+"""Packages whose classes depend on tensors only. Others may depend on Python values that change at any time."""
+
+
+def is_ours(kind: type) -> bool:
+    """True for a class of Coterie or PyTorch."""
+    return kind.__module__.partition(".")[0] in OURS
+
+
+def have_user_modules(networks: Iterable[nn.Module]) -> bool:
+    """True if networks contain modules of a user."""
+    modules = [module for network in networks for module in network.modules()]
+    return not all(is_ours(type(module)) and not getattr(module, "wraps_user_module", False) for module in modules)
+
+
 class UserBody(nn.Module):
     """A user's module, or one for each of `sets` parameter sets, with the interface of `MLP`.
 
@@ -64,6 +79,8 @@ class UserBody(nn.Module):
     Raises:
         UserError: If the module cannot be created, or has another interface.
     """
+
+    wraps_user_module = True
 
     def __init__(
         self,
@@ -119,6 +136,8 @@ class UserTeamBody(nn.Module):
     Raises:
         UserError: If the module cannot be created, or has another interface.
     """
+
+    wraps_user_module = True
 
     def __init__(self, in_features: int, config: NetworkConfig, factory: ModuleFactory, generator: torch.Generator):
         super().__init__()

@@ -50,6 +50,8 @@ class UserMixer(Mixer):
         UserError: If the module cannot be created, or has another interface.
     """
 
+    wraps_user_module = True
+
     def __init__(
         self, factory: ModuleFactory, *, agents: int, state_size: int, embed_dim: int, generator: torch.Generator
     ):

@@ -9,7 +9,7 @@ from typing import Any
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Timestep
 from coterie.kernels.tracing import CannotTraceError, Trace, equal, trace
-from coterie.nets.user_body import UserBody
+from coterie.nets.user_body import have_user_modules, is_ours
 from coterie.policies.base import Mode, Policy
 
 _MOST_SIZES = 4
@@ -18,22 +18,14 @@ _MOST_SIZES = 4
 _Actions = tuple[dict[str, Action], HiddenState, dict[str, Any]]
 """Results of `Policy.act`."""
 
-_OURS = ("coterie", "torch")
-"""Packages whose modules depend on tensors only. Others may depend on Python values that change at any time."""
-
 
 def can_be_traced(policy: Policy) -> bool:
     """True if the policy promises by `cuda_graphs` what a trace needs, itself and not by its base class only, and
     contains no networks of a user, who promised nothing."""
     kind = type(policy)
-    if not policy.cuda_graphs or not (_is_ours(kind) or "cuda_graphs" in vars(kind)):
+    if not policy.cuda_graphs or not (is_ours(kind) or "cuda_graphs" in vars(kind)):
         return False
-    modules = [module for network in policy.networks for module in network.modules()]
-    return all(_is_ours(type(module)) and not isinstance(module, UserBody) for module in modules)
-
-
-def _is_ours(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _OURS
+    return not have_user_modules(policy.networks)
 
 
 @dataclass

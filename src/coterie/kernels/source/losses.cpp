@@ -132,22 +132,46 @@ struct AdamFactors {
   T scale, step_size, correction2, b2, rest1, rest2, weight_decay, eps;
 };
 
-// A function of its own, so that the compiler knows that the factors do not change.
-template <class T>
+// A function of its own, so that the compiler knows that the factors do not change. Without `kDivides`, parameters
+// follow the momentum alone.
+template <class T, bool kDivides>
 void adam_part(const AdamFactors<T> f, int64_t count, T* parameter, T* grad, T* average, T* square) {
   for (int64_t i = 0; i < count; i++) {
     grad[i] *= f.scale;
     const T g = grad[i] + f.weight_decay * parameter[i];
     average[i] += f.rest1 * (g - average[i]);
     square[i] = f.b2 * square[i] + f.rest2 * g * g;
-    parameter[i] -= f.step_size * average[i] / (std::sqrt(square[i]) / f.correction2 + f.eps);
+    const T step = f.step_size * average[i];
+    parameter[i] -= kDivides ? step / (std::sqrt(square[i]) / f.correction2 + f.eps) : step;
   }
 }
 
-// One step of Adam with the gradient clipped to a norm, in place; norm: the norm before clipping.
+// RAdam's length of the average of squares, rho, at a step. Up to 5, the squares are too uncertain to divide by.
+//
+//     rho_inf = 2 / (1 - beta2) - 1,    rho = rho_inf - 2 t beta2^t / (1 - beta2^t)
+inline double averaged_length(double beta2, double step) {
+  const double power = std::pow(beta2, step);
+  return 2 / (1 - beta2) - 1 - 2 * step * power / (1 - power);
+}
+
+// One step of Adam or, if `rectify`, of RAdam with the gradient clipped to a norm, in place; norm: the norm before
+// clipping. A step of RAdam with rho > 5 is one of Adam with another learning rate and epsilon:
+//
+//     lr' = lr sqrt((rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho)),    eps' = eps / sqrt(1 - beta2^t)
 template <class T>
-void adam(int64_t count, const double* s, T* parameter, T* grad, T* average, T* square, T* norm, int threads) {
-  const double lr = s[0], beta1 = s[1], beta2 = s[2], eps = s[3], weight_decay = s[4], max_norm = s[5], step = s[6];
+void adam(int64_t count, const double* s, double lr, double step, T* parameter, T* grad, T* average, T* square, T* norm,
+          int threads) {
+  const double beta1 = s[0], beta2 = s[1], weight_decay = s[3], max_norm = s[4];
+  double eps = s[2];
+  bool divides = true;
+  if (s[5] != 0) {
+    const double longest = 2 / (1 - beta2) - 1, rho = averaged_length(beta2, step);
+    divides = rho > 5;
+    if (divides) {
+      lr *= std::sqrt((rho - 4) * (rho - 2) * longest / ((longest - 4) * (longest - 2) * rho));
+      eps /= std::sqrt(1 - std::pow(beta2, step));
+    }
+  }
   norm[0] = T(std::sqrt(sum_of_squares(count, grad, threads)));
   T scale = 1;
   if (max_norm > 0) {
@@ -159,8 +183,11 @@ void adam(int64_t count, const double* s, T* parameter, T* grad, T* average, T* 
   const AdamFactors<T> factors{scale, step_size, correction2, T(beta2), rest1, rest2, T(weight_decay), T(eps)};
   const int64_t length = kChains * kPart;
   parallel_for({ceil_div(count, length), count > 2 * length ? threads : 1}, [&](int64_t task) {
-    const int64_t i = task * length, left = count - i;
-    adam_part(factors, left < length ? left : length, parameter + i, grad + i, average + i, square + i);
+    const int64_t i = task * length, left = count - i, part = left < length ? left : length;
+    if (divides)
+      adam_part<T, true>(factors, part, parameter + i, grad + i, average + i, square + i);
+    else
+      adam_part<T, false>(factors, part, parameter + i, grad + i, average + i, square + i);
   });
 }
 
@@ -177,9 +204,9 @@ void adam(int64_t count, const double* s, T* parameter, T* grad, T* average, T* 
                                                        T* grad, int threads) {                                         \
     coterie::clipped_value_loss<T>(n[0], n[1], s[0], s[1], value, old_value, target, valid, out, grad, threads);       \
   }                                                                                                                    \
-  COTERIE_API void coterie_adam_##SUFFIX(const int64_t* n, const double* s, T* parameter, T* grad, T* average,         \
-                                         T* square, T* norm, int threads) {                                            \
-    coterie::adam<T>(n[0], s, parameter, grad, average, square, norm, threads);                                        \
+  COTERIE_API void coterie_adam_##SUFFIX(const int64_t* n, const double* s, const double* lr, const float* step,       \
+                                         T* parameter, T* grad, T* average, T* square, T* norm, int threads) {         \
+    coterie::adam<T>(n[0], s, lr[0], step[0], parameter, grad, average, square, norm, threads);                        \
   }
 COTERIE_LOSSES(float, f32)
 COTERIE_LOSSES(double, f64)

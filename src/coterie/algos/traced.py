@@ -1,0 +1,126 @@
+"""Gradient steps as traces: their operations, without the Python code and the record of gradients around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic
+
+import torch
+from torch import Tensor, nn
+
+from coterie.algos.graphed import Result, changed_by_steps
+from coterie.algos.optimizer import Optimizer, TargetNetwork
+from coterie.core.tree import Tree, tree_leaves
+from coterie.kernels.tracing import CannotTraceError, equal, trace
+
+_MOST_SHAPES = 8
+"""Shapes of samples for which a step is traced; with others it is taken without a trace."""
+
+
+class TracedStep(Generic[Result]):
+    """A gradient step that is repeated by a trace, one for each value of flags and constants and each shape of samples.
+
+    The first step is traced, the second one is taken with and without the trace. If any bit differs, or there is no
+    trace, steps are taken as usual. Arguments are those of `GraphedStep`.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Result],
+        *,
+        optimizers: Sequence[Optimizer],
+        modules: Sequence[nn.Module],
+        targets: Sequence[TargetNetwork] = (),
+        reads: Callable[[], list[Tensor]] = list,
+        generators: Sequence[torch.Generator] = (),
+        constants: Callable[[], Hashable] = tuple,
+    ):
+        self._step, self._reads, self._generators, self._constants = step, reads, tuple(generators), constants
+        self._optimizers, self._modules = tuple(optimizers), tuple(modules)
+        self._followers = [x for target in targets for x in target.tensors()]
+        self._numbers: dict[str, float] = {}
+        self._coefficients: dict[str, Tensor] = {}
+        self._traced: dict[Hashable, _Traced] = {}
+
+    def __call__(self, sample: Tree, coefficients: dict[str, float], *flags: bool) -> Result:
+        """Takes a step. Arguments as those of the step."""
+        if coefficients != self._numbers:  # seldom more than once per update
+            self._numbers = dict(coefficients)
+            for name, value in coefficients.items():
+                if name not in self._coefficients:
+                    self._coefficients[name] = torch.zeros((), dtype=torch.float64)
+                self._coefficients[name].fill_(value)
+        key = (flags, self._constants(), tuple([x.shape for x in tree_leaves(sample)]))
+        kept = [*self._changes(), *self._reads()]
+        found = self._traced.get(key)
+        if found is not None and [id(x) for x in found.kept] != [id(x) for x in kept]:
+            found = None
+        if found is None:
+            if key not in self._traced and len(self._traced) == _MOST_SHAPES:
+                return self._step(sample, self._coefficients, *flags)
+            return self._trace(key, kept, sample, flags)
+        if found.repeat is None:
+            return self._step(sample, self._coefficients, *flags)
+        if not found.is_checked:
+            return self._check(found, sample, flags)
+        with torch._C._AutoDispatchBelowAutograd():
+            return found.repeat(sample)
+
+    def _changes(self) -> list[Tensor]:
+        return [*(x for optimizer in self._optimizers for x in optimizer.tensors()), *self._followers]
+
+    def _trace(self, key: Hashable, kept: list[Tensor], sample: Tree, flags: tuple[bool, ...]) -> Result:
+        """Takes a step, and traces it if possible."""
+        changes = [*changed_by_steps(self._optimizers, self._modules), *self._followers]
+        generators = [g.get_state() for g in self._generators]
+        before = [x.detach().clone() for x in changes]
+        try:
+            start, results = trace(
+                lambda sample: self._step(sample, self._coefficients, *flags),
+                sample,
+                changes=changes,
+                generators=self._generators,
+            )
+        except CannotTraceError:
+            self._restore(changes, before, generators)
+            self._traced[key] = _Traced(kept, None)
+            return self._step(sample, self._coefficients, *flags)
+        self._traced[key] = _Traced(kept, start())
+        return results
+
+    def _check(self, traced: _Traced, sample: Tree, flags: tuple[bool, ...]) -> Result:
+        """Takes a step with and without the trace, which is discarded if the results differ."""
+        changes = [*changed_by_steps(self._optimizers, self._modules), *self._followers]
+        generators = [g.get_state() for g in self._generators]
+        before = [x.detach().clone() for x in changes]
+        assert traced.repeat is not None
+        with torch._C._AutoDispatchBelowAutograd():
+            results = traced.repeat(sample)
+        after = [x.detach().clone() for x in changes], [g.get_state() for g in self._generators]
+        self._restore(changes, before, generators)
+        expected = self._step(sample, self._coefficients, *flags)
+        states = [g.get_state() for g in self._generators]
+        traced.is_checked = equal((results, *after), (expected, [x.detach() for x in changes], states))
+        if not traced.is_checked:
+            traced.repeat = None
+        return expected
+
+    def _restore(self, changes: list[Tensor], before: list[Tensor], generators: list[Tensor]) -> None:
+        with torch.no_grad():
+            for x, value in zip(changes, before, strict=True):
+                x.copy_(value)
+        for generator, state in zip(self._generators, generators, strict=True):
+            generator.set_state(state)
+
+
+class _Traced:
+    """A traced step.
+
+    Attributes:
+        kept: Tensors that it reads and changes.
+        repeat: Takes a step; None if it cannot be traced.
+        is_checked: True if a step by the trace once had the same results.
+    """
+
+    def __init__(self, kept: list[Tensor], repeat: Callable[..., Any] | None):
+        self.kept, self.repeat, self.is_checked = kept, repeat, False
