@@ -163,15 +163,17 @@ class FeedForwardReader:
 
     def online(self, value: TeamQNetwork, inputs: Inputs) -> tuple[Q, Q]:
         """Returns Q of the timesteps to learn from, and of all successors without gradient."""
-        obs, *_ = inputs
-        q, _ = value.net(tree_map(lambda x: x[:1], obs), None, {}, None)
         with torch.no_grad():
-            next_q, _ = value.net(tree_map(lambda x: x[1:], obs), None, {}, None)
-        return q, next_q
+            next_q = self.successors(value, inputs)
+        return self.learned(value, inputs), next_q
 
-    def unroll(self, value: TeamQNetwork, inputs: Inputs) -> Q:
-        """Returns Q of all T + 1 timesteps."""
-        return value.net(*inputs)[0]
+    def learned(self, value: TeamQNetwork, inputs: Inputs) -> Q:
+        """Returns Q of the timesteps to learn from."""
+        return value.net(tree_map(lambda x: x[:1], inputs[0]), None, {}, None)[0]
+
+    def successors(self, value: TeamQNetwork, inputs: Inputs) -> Q:
+        """Returns Q of all timesteps but the first."""
+        return value.net(tree_map(lambda x: x[1:], inputs[0]), None, {}, None)[0]
 
 
 class QLearning(OffPolicyLearner, TeamQLearner):
@@ -273,8 +275,7 @@ class QLearning(OffPolicyLearner, TeamQLearner):
         """Returns the value of the next greedy actions by the target networks, [T, S, N] or [T, S]."""
         config = self.config
         next_timesteps = replace(tree_map(lambda x: x[1:], timesteps), alive=present_successors(rollout))
-        next_target_q = self.reader.unroll(self.target_value, inputs["value"])
-        next_target_q = {name: x[1:] for name, x in next_target_q.items()}
+        next_target_q = self.reader.successors(self.target_value, inputs["value"])
         actions = self._greedy(next_q if config.double_q else next_target_q, next_timesteps)
         if self._central is None:
             return self.evaluate(self.target_value, next_target_q, actions, next_timesteps)

@@ -85,12 +85,16 @@ class RecurrentReader:
 
     def online(self, value: TeamQNetwork, inputs: Inputs) -> tuple[Q, Q]:
         """Returns Q of all timesteps but the last, and of all but the first without gradient."""
-        q = self.unroll(value, inputs)
+        q, _ = value.net(*inputs)
         return {name: x[:-1] for name, x in q.items()}, {name: x[1:].detach() for name, x in q.items()}
 
-    def unroll(self, value: TeamQNetwork, inputs: Inputs) -> Q:
-        """Returns Q of all T + 1 timesteps."""
-        return value.net(*inputs)[0]
+    def learned(self, value: TeamQNetwork, inputs: Inputs) -> Q:
+        """Returns Q of the timesteps to learn from."""
+        return {name: x[:-1] for name, x in value.net(*inputs)[0].items()}
+
+    def successors(self, value: TeamQNetwork, inputs: Inputs) -> Q:
+        """Returns Q of all timesteps but the first."""
+        return {name: x[1:] for name, x in value.net(*inputs)[0].items()}
 
 
 def _split_timesteps(rollout: Rollout, length: int) -> tuple[Rollout, Rollout]:

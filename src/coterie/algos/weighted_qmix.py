@@ -89,8 +89,7 @@ class CentralQ:
 
     def next_value(self, inputs: Inputs, actions: Choices, next_timesteps: Timestep) -> Tensor:
         """Returns the target network's Q* of actions at all successors [T, S]."""
-        q = self._reader.unroll(self.target_value, inputs)
-        q = {name: x[1:] for name, x in q.items()}
+        q = self._reader.successors(self.target_value, inputs)
         return self._evaluate(self.target_value, q, actions, next_timesteps)
 
     def evaluate_batch(
@@ -107,8 +106,7 @@ class CentralQ:
             actions: Actions taken.
             timesteps: Timesteps that are learned from.
         """
-        central = self._reader.unroll(self.value, inputs)
-        central = {name: x[: len(target)] for name, x in central.items()}
+        central = self._reader.learned(self.value, inputs)
         central_q = self._evaluate(self.value, central, actions, timesteps)
         with torch.no_grad():
             if self._rule == "optimistic":
