@@ -301,9 +301,9 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         if self._steps >= config.learning_starts and self.buffer.num_sequences >= self._batch_size:
             self.buffer.priority_beta = config.priority_beta + (1 - config.priority_beta) * progress
             rates = {"policy": lr, "critic": lr * (config.critic_lr or config.lr) / config.lr}
-            for _ in range(self._gradient_steps):
+            for sample in self._samples():
                 trains_actor = (self._updates + 1) % config.policy_delay == 0
-                critic_report, *actor_report = self._learn(rates, trains_actor)
+                critic_report, *actor_report = self._learn(sample, rates, trains_actor)
                 critic_reports.append(critic_report)
                 actor_reports += actor_report
         self._set_exploration(progress)

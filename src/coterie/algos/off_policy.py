@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from coterie.algos.base_config import BATCH_SIZE, OffPolicyConfig
 from coterie.algos.graphed import Step
 from coterie.algos.optimizer import Optimizer, TargetNetwork
 from coterie.algos.other_teams import OtherTeamsReader
-from coterie.algos.replay.buffer import ReplayBuffer
+from coterie.algos.replay.buffer import ReplayBuffer, ReplaySample
 from coterie.algos.replay.checkpoint import ReplayCheckpoint
 from coterie.algos.replay.memory import describe
 from coterie.algos.replay.spec import ReplaySpec
@@ -103,14 +103,18 @@ class OffPolicyLearner(ScaledRewardLearner):
             generators=() if self.generator is None else (self.generator,),
         )
 
-    def _learn(self, lr: dict[str, float], *flags: bool) -> tuple[Tensor, ...]:
+    def _samples(self) -> Iterator[ReplaySample]:
+        """Yields the samples of the gradient steps of an update."""
+        return self.buffer.samples(self._batch_size, self._gradient_steps)
+
+    def _learn(self, sample: ReplaySample, lr: dict[str, float], *flags: bool) -> tuple[Tensor, ...]:
         """Takes a gradient step on a sample, and updates its priorities. Returns the step's reports.
 
         Args:
+            sample: The sample.
             lr: Learning rates by module.
             flags: Further arguments of the step.
         """
-        sample = self.buffer.sample(self._batch_size)
         reports, error = self._step_function(sample, lr, *flags)
         if error is not None:
             self.buffer.update_priorities(sample.index, error)

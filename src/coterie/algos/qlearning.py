@@ -231,8 +231,8 @@ class QLearning(OffPolicyLearner, TeamQLearner):
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
         self.buffer.priority_beta = scheduled("linear", config.priority_beta, 1.0, progress)
         reports = []
-        for _ in range(self._gradient_steps):
-            reports += self._learn({"value": lr})
+        for sample in self._samples():
+            reports += self._learn(sample, {"value": lr})
         metrics |= self._mean_metrics(reports, METRICS, self._scale_metrics())
         return metrics | {"policy/lr": lr, "replay/updates": float(self._updates)}
 

@@ -314,8 +314,8 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
             lr["temperature"] = config.temperature_lr or config.lr
             lr = {name: lr_fraction * value for name, value in lr.items()}
             reports = []
-            for _ in range(self._gradient_steps):
-                reports += self._learn(lr)
+            for sample in self._samples():
+                reports += self._learn(sample, lr)
             metrics = self._mean_metrics(reports, METRICS, self._scale_metrics())
             metrics["policy/lr"] = config.lr * lr_fraction
         self._observe(rollout)

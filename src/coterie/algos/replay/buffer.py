@@ -9,6 +9,7 @@ timesteps of the sequence are stored, and until the first of them is overwritten
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -27,6 +28,8 @@ TIMESTEP_FIELDS = tuple(field.name for field in fields(Timestep))
 """Fields of a rollout with T + 1 entries."""
 STEP_FIELDS = ("action", *(field.name for field in fields(Step) if field.name in Rollout.__dataclass_fields__))
 """Fields of a rollout with T entries that are stored."""
+_BYTES_AT_ONCE = 16 << 20
+"""Bytes of samples that are read from the storage at a time, if one sample is not larger."""
 
 
 @register_pytree
@@ -155,6 +158,29 @@ class ReplayBuffer:
             rollout = replace(rollout, acted=torch.zeros_like(rollout.acted))
         return ReplaySample(rollout, positions.to(spec.device), weight.to(spec.device))
 
+    def samples(self, batch_size: int, count: int) -> Iterator[ReplaySample]:
+        """Yields `count` samples of `batch_size` sequences, the same as `sample` draws one after another.
+
+        Without priorities, which change between them, and ranks, they are read from the storage several at a time.
+
+        Raises:
+            ValueError: If there are none; see `num_sequences`.
+        """
+        spec, storage = self.spec, self.storage
+        if storage is None or self.num_sequences == 0 or spec.priority_alpha > 0 or spec.ranks.size > 1:
+            yield from (self.sample(batch_size) for _ in range(count))
+            return
+        at_once = max(1, _BYTES_AT_ONCE // (batch_size * (spec.sequence_length + 1) * storage.bytes_per_timestep))
+        for start in range(0, count, at_once):
+            number = min(at_once, count - start)
+            index, weight = storage.positions.sample(
+                number * batch_size, self.num_sequences, self.priority_beta, self.generator
+            )
+            index, weight = index.view(number, -1), weight.view(number, -1)
+            drawn = join_rollout(*storage.gather(index, spec.sequence_length), spec.device)
+            drawn = ReplaySample(drawn, index.to(spec.device), weight.to(spec.device))
+            yield from (tree_map(lambda x, k=k: x[k], drawn) for k in range(number))
+
     def update_priorities(self, index: Tensor, error: Tensor) -> None:
         """Sets the priorities of sampled sequences [S] by their errors [S] >= 0; does nothing if sampling is uniform.
 
@@ -238,25 +264,34 @@ class SequenceStorage:
         place = timestep % self.size
         self._slot[place : place + 1] = slot
 
+    @property
+    def bytes_per_timestep(self) -> int:
+        """Bytes of a timestep and a step of one environment."""
+        return sum(x.nbytes for x in tree_leaves((self.timesteps, self.steps))) // (self.size * self.num_envs)
+
     def gather(self, start: Tensor, length: int) -> tuple[Tree, Tree, Tree]:
-        """Reads the sequences that start at `start` [S], timestep * B + environment.
+        """Reads the sequences that start at `start` [.., S], timestep * B + environment.
 
         Returns:
-            Timesteps [length + 1, S, ..], steps [length, S, ..] and hidden states before the first timestep [S, N, H].
+            Timesteps [.., length + 1, S, ..], steps [.., length, S, ..] and hidden states before the first timestep
+            [.., S, N, H].
         """
         offsets = torch.arange(length + 1, device=self.device).unsqueeze(1) * self.num_envs
-        index = (start + offsets) % (self.size * self.num_envs)
+        index = (start.unsqueeze(-2) + offsets) % (self.size * self.num_envs)
 
-        def take(stored: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
-            return stored.flatten(0, 1).index_select(0, index).view(*shape, *stored.shape[2:])
+        def take(stored: Tensor, flat: Tensor, shape: tuple[int, ...]) -> Tensor:
+            return stored.flatten(0, 1).index_select(0, flat).view(*shape, *stored.shape[2:])
 
-        flat, before = index.flatten(), index[:-1].flatten()
+        flat, before = index.flatten(), index[..., :-1, :]
+        flat_before = before.flatten()
         timesteps = tree_map(lambda stored: take(stored, flat, index.shape), self.timesteps)
-        steps = tree_map(lambda stored: take(stored, before, (length, len(start))), self.steps)
+        steps = tree_map(lambda stored: take(stored, flat_before, before.shape), self.steps)
         if not self.hidden_states:
             return timesteps, steps, {}
-        slots = self._slot[index[0] // self.num_envs] * self.num_envs + index[0] % self.num_envs
-        return timesteps, steps, tree_map(lambda stored: take(stored, slots, slots.shape), self.hidden_states)
+        first = index[..., 0, :]
+        slots = self._slot[first // self.num_envs] * self.num_envs + first % self.num_envs
+        flat_slots = slots.flatten()
+        return timesteps, steps, tree_map(lambda stored: take(stored, flat_slots, slots.shape), self.hidden_states)
 
     def mark_starts(self, timestep: int, acted: Tensor) -> None:
         """Marks the sequence starts among new timesteps with `acted` [T, B]."""
