@@ -181,8 +181,13 @@ class ClippedLearner(OnPolicyLearner, ValueEstimator):
             *optimizers: Optimizers that take it besides that of policy and critic.
             targets: Target networks that it reads and updates.
         """
+
+        def step(minibatch: tuple[Any, Tree], coefficients: Mapping[str, float | Tensor]) -> Tensor:
+            batch, hidden_state = minibatch
+            return self._step(batch, hidden_state, coefficients)
+
         self._step_function = self._traced(
-            lambda minibatch, coefficients: self._step(*minibatch, coefficients),
+            step,
             optimizers=(self.optimizer, *optimizers),
             modules=tuple(self._trained_modules().values()),
             targets=targets,

@@ -135,7 +135,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
         self.value.to(self.device)
         self._optimizer = Optimizer({"value": self.value}, *config.adam_settings, ranks=self.ranks)
         self._step_function = self._traced(
-            lambda minibatch, lr: self._step(*minibatch, lr),
+            lambda minibatch, lr: self._step(minibatch[0], minibatch[1], lr),
             optimizers=(self._optimizer,),
             modules=(self.value, *self._state.networks),
         )

@@ -13,15 +13,19 @@ from coterie.algos.optimizer import Optimizer, TargetNetwork
 from coterie.core.tree import Tree, tree_leaves
 from coterie.kernels.tracing import CannotTraceError, equal, trace
 
-_MOST_SHAPES = 8
-"""Shapes of samples for which a step is traced; with others it is taken without a trace."""
+STEPS_BEFORE = 20
+"""Steps of a kind that are taken as usual before one is traced, which takes as long as some dozens of steps gain."""
+_MOST_KINDS = 8
+"""Kinds of steps that are traced."""
+_MOST_COUNTED = 1000
+"""Kinds of steps that are counted."""
 
 
 class TracedStep(Generic[Result]):
-    """A gradient step that is repeated by a trace, one for each value of flags and constants and each shape of samples.
+    """A gradient step that is repeated by a trace, one for each kind of steps: flags, constants and shapes of samples.
 
-    The first step is traced, the second one is taken with and without the trace. If any bit differs, or there is no
-    trace, steps are taken as usual. Arguments are those of `GraphedStep`.
+    After `STEPS_BEFORE` steps of a kind, one is traced, and the next one is taken with and without the trace. If any
+    bit differs, or there is no trace, steps are taken as usual. Arguments are those of `GraphedStep`.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class TracedStep(Generic[Result]):
         self._numbers: dict[str, float] = {}
         self._coefficients: dict[str, Tensor] = {}
         self._traced: dict[Hashable, _Traced] = {}
+        self._counts: dict[Hashable, int] = {}  # steps that were taken as usual
 
     def __call__(self, sample: Tree, coefficients: dict[str, float], *flags: bool) -> Result:
         """Takes a step. Arguments as those of the step."""
@@ -50,15 +55,10 @@ class TracedStep(Generic[Result]):
                 if name not in self._coefficients:
                     self._coefficients[name] = torch.zeros((), dtype=torch.float64)
                 self._coefficients[name].fill_(value)
-        key = (flags, self._constants(), tuple([x.shape for x in tree_leaves(sample)]))
-        kept = [*self._changes(), *self._reads()]
-        found = self._traced.get(key)
-        if found is not None and [id(x) for x in found.kept] != [id(x) for x in kept]:
-            found = None
-        if found is None:
-            if key not in self._traced and len(self._traced) == _MOST_SHAPES:
-                return self._step(sample, self._coefficients, *flags)
-            return self._trace(key, kept, sample, flags)
+        kind = (flags, self._constants(), tuple([x.shape for x in tree_leaves(sample)]))
+        found, kept = self._traced.get(kind), [*self._changes(), *self._reads()]
+        if found is None or [id(x) for x in found.kept] != [id(x) for x in kept]:
+            return self._trace(kind, kept, sample, flags)
         if found.repeat is None:
             return self._step(sample, self._coefficients, *flags)
         if not found.is_checked:
@@ -69,8 +69,14 @@ class TracedStep(Generic[Result]):
     def _changes(self) -> list[Tensor]:
         return [*(x for optimizer in self._optimizers for x in optimizer.tensors()), *self._followers]
 
-    def _trace(self, key: Hashable, kept: list[Tensor], sample: Tree, flags: tuple[bool, ...]) -> Result:
-        """Takes a step, and traces it if possible."""
+    def _trace(self, kind: Hashable, kept: list[Tensor], sample: Tree, flags: tuple[bool, ...]) -> Result:
+        """Takes a step, and traces it if it is due and possible."""
+        if kind not in self._traced:
+            if len(self._counts) == _MOST_COUNTED:
+                self._counts.clear()
+            self._counts[kind] = count = self._counts.get(kind, 0) + 1
+            if count <= STEPS_BEFORE or len(self._traced) == _MOST_KINDS:
+                return self._step(sample, self._coefficients, *flags)
         changes = [*changed_by_steps(self._optimizers, self._modules), *self._followers]
         generators = [g.get_state() for g in self._generators]
         before = [x.detach().clone() for x in changes]
@@ -83,9 +89,9 @@ class TracedStep(Generic[Result]):
             )
         except CannotTraceError:
             self._restore(changes, before, generators)
-            self._traced[key] = _Traced(kept, None)
+            self._traced[kind] = _Traced(kept, None)
             return self._step(sample, self._coefficients, *flags)
-        self._traced[key] = _Traced(kept, start())
+        self._traced[kind] = _Traced(kept, start())
         return results
 
     def _check(self, traced: _Traced, sample: Tree, flags: tuple[bool, ...]) -> Result:

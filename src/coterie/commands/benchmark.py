@@ -32,6 +32,7 @@ PHASES = ("environment", "acting", "storing", "targets", "update")
 """Phases of training: env.step; policies; the rest of collecting; advantages and returns; gradient steps.
 
 A rollout that is captured as a CUDA graph calls neither env.step nor policies: all of it is the rest of collecting.
+Targets that are part of a gradient step, as off-policy ones are, count as update once the step is traced or captured.
 Timesteps that a kernel takes in a world, in particle/simple_spread those that neither end nor begin an episode, count
 as acting, the world included.
 """
