@@ -258,7 +258,7 @@ def test_targets_of_q_learning_solve_frozen_lake():
     def table(obs):
         return {"agent": q[obs["agent"][..., 0].long()]}
 
-    algorithm.reader.unroll = lambda value, inputs: table(inputs[0])
+    algorithm.reader.successors = lambda value, inputs: table({"agent": inputs[0]["agent"][1:]})
     algorithm.reader.online = lambda value, inputs: tuple(
         table({"agent": inputs[0]["agent"][time]}) for time in (slice(0, 1), slice(1, 2))
     )

@@ -183,13 +183,14 @@ def test_a_restored_learner_has_all_of_the_state(name: str):
 def test_a_gradient_step_updates_the_priorities_of_its_sample(name: str, alpha: float):
     build: Any = {"q": lambda world, n, **s: q_learner(env_of(world, n), **s), "ddpg": ddpg_learner, "sac": sac_learner}
     algorithm, collector = build[name](Everything(dead=0.0), 4, gradient_steps=2, priority_alpha=alpha)
-    sample, drawn, found = algorithm.buffer.sample, [], []
+    samples, drawn, found = algorithm.buffer.samples, [], []
 
-    def spy(size: int) -> Any:
-        drawn.append(sample(size))
-        return drawn[-1]
+    def spy(size: int, count: int) -> Any:
+        for sample in samples(size, count):
+            drawn.append(sample)
+            yield sample
 
-    algorithm.buffer.sample = spy
+    algorithm.buffer.samples = spy
     algorithm.buffer.update_priorities = lambda index, error: found.append((index, error))
     algorithm.update(collect_rollout(algorithm, collector), 0.0)
     assert len(drawn) == 2

@@ -276,10 +276,10 @@ def test_a_limit_is_not_termination_for_a_team_whose_agents_can_die(mixer, limit
 
 def test_importance_weights_multiply_the_whole_loss():
     algorithm, collector = learner(env_of(Everything("discrete", 0.0), 16), **CENTRAL)
-    sample = algorithm.buffer.sample
+    samples = algorithm.buffer.samples
     for weight in (1.0, 0.0):
-        algorithm.buffer.sample = lambda n, w=weight: replace(
-            drawn := sample(n), weight=w * torch.ones_like(drawn.weight)
+        algorithm.buffer.samples = lambda size, count, w=weight: (
+            replace(drawn, weight=w * torch.ones_like(drawn.weight)) for drawn in samples(size, count)
         )
         metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
         assert (metrics["loss/td"] == 0) == (weight == 0)
@@ -310,7 +310,9 @@ def test_burn_in_results_in_the_hidden_state_of_a_full_pass():
     algorithm, collector = learner(env_of(Everything(), 16), burn_in=4, **weighted, **settings)
     rollout = [collect_rollout(algorithm, collector) for _ in range(2)][1]
     rest, online, target = algorithm.reader.start(rollout)
-    unroll = algorithm.reader.unroll
+
+    def unroll(network, inputs):
+        return network.net(*inputs)[0]
 
     def inputs(of, hidden_state):
         return algorithm.policy.network_inputs(of.obs, of.action, of.first, hidden_state)
@@ -335,7 +337,7 @@ def test_acting_and_learning_compute_the_same_q():
     algorithm.policy.epsilon = 0.0
     collect_rollout(algorithm, collector)
     rollout = collect_rollout(algorithm, collector)  # with a hidden state from the rollout before
-    q = algorithm.reader.unroll(algorithm.value, algorithm.reader.start(rollout)[1]["value"])
+    q, _ = algorithm.value.net(*algorithm.reader.start(rollout)[1]["value"])
     masks = {block.name: block.join_masks(rollout.action_mask) for block in algorithm.policy.blocks}
     greedy, done = greedy_actions(algorithm.policy.net, q, masks), taken_actions(algorithm.policy.net, rollout.action)
     live = rollout.alive[:-1] & rollout.acted[:-1, :, None]

@@ -412,6 +412,27 @@ def test_uniform_sampling_ignores_priorities():
     assert sample.weight.equal(torch.ones(64))
 
 
+@pytest.mark.parametrize("kind", ["timestep", "episode", "rollout"])
+def test_samples_that_are_read_at_once_are_those_drawn_one_after_another(kind, monkeypatch):
+    one, other = filled_buffer(4, sequence_start=kind), filled_buffer(4, sequence_start=kind)
+    per_sample = 10 * 4 * one.storage.bytes_per_timestep
+    monkeypatch.setattr("coterie.algos.replay.buffer._BYTES_AT_ONCE", 3 * per_sample)  # 3, 3 and 1 samples
+    together = list(one.samples(10, 7))
+    assert len(together) == 7
+    for found in together:
+        expected = other.sample(10)
+        assert all(x.equal(y) for x, y in zip(tree_leaves(found), tree_leaves(expected), strict=True))
+    assert one.sample(5).index.equal(other.sample(5).index)  # the generators are in the same state
+
+
+def test_priorities_change_between_samples():
+    buffer = single(1.0)
+    drawn = buffer.samples(8, 2)
+    next(drawn)
+    buffer.update_priorities(torch.arange(4), torch.tensor([1.0, 0.0, 0.0, 0.0]))
+    assert (next(drawn).index == 0).float().mean() > 0.8
+
+
 # ------------------------------------------------------------------------------------------------------- what is stored
 
 
