@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -188,6 +189,13 @@ class HAPPO(PPO):
         self._critic_optimizer = self.optimizer.for_module("value", **options)
         actors = [(block, SingleAgentActor(self.policy.actor, self.team, block)) for block in self.policy.blocks]
         self._agents: list[Agent] = create_agents(actors, config, ranks=self.ranks)
+        self._critic_step_function = self._traced(
+            self._critic_step, optimizers=(self._critic_optimizer,), modules=(self.critic,)
+        )
+        self._agent_steps = [
+            self._traced(partial(self._agent_step, agent), optimizers=(agent.optimizer,), modules=(agent.actor.module,))
+            for agent in self._agents
+        ]
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
@@ -215,7 +223,7 @@ class HAPPO(PPO):
         self._shuffle.set_state(draws)
         critic_reports, _ = self._train(
             lambda: self._minibatches(samples.batch, samples.hidden_states, samples.candidates),
-            lambda minibatch: self._critic_step(*minibatch, coefficients),
+            lambda minibatch: self._critic_step_function(minibatch, coefficients),
         )
         # Metrics
         self._observe(rollout)
@@ -307,18 +315,18 @@ class HAPPO(PPO):
         """
         return self._train(
             lambda: self._minibatches(batch, hidden_state, candidates),
-            lambda minibatch: self._agent_step(agent, *minibatch, coefficients),
+            lambda minibatch: self._agent_steps[agent.index](minibatch, coefficients),
             self.config.target_kl,
         )
 
     def _agent_step(
         self,
         agent: Agent,
-        batch: AgentBatch,
-        hidden_state: dict[str, HiddenState],
-        coefficients: Mapping[str, float],
+        minibatch: tuple[AgentBatch, dict[str, HiddenState]],
+        coefficients: Mapping[str, float | Tensor],
     ) -> Tensor:
         """Takes a gradient step of an agent and returns its report [5]."""
+        batch, hidden_state = minibatch
         # Loss
         log_prob, entropy = agent.actor.module.evaluate(
             batch.obs, batch.action_mask, batch.action, first=batch.first, hidden_state=hidden_state.get("actor", {})
@@ -329,10 +337,10 @@ class HAPPO(PPO):
         return torch.cat([torch.stack(terms).detach(), grad_norm])
 
     def _critic_step(
-        self, batch: Batch, hidden_state: dict[str, HiddenState], coefficients: Mapping[str, float]
+        self, minibatch: tuple[Batch, dict[str, HiddenState]], coefficients: Mapping[str, float | Tensor]
     ) -> Tensor:
         """Takes a gradient step of the critic and returns its report [2]."""
-        config = self.config
+        config, (batch, hidden_state) = self.config, minibatch
         # Loss
         value, _ = self.critic(batch.obs, batch.state, batch.critic_first, hidden_state.get("critic", {}))
         loss = clipped_value_loss(
