@@ -78,8 +78,6 @@ class TracedStep(Generic[Result]):
             if count <= STEPS_BEFORE or len(self._traced) == _MOST_KINDS:
                 return self._step(sample, self._coefficients, *flags)
         changes = [*changed_by_steps(self._optimizers, self._modules), *self._followers]
-        generators = [g.get_state() for g in self._generators]
-        before = [x.detach().clone() for x in changes]
         try:
             start, results = trace(
                 lambda sample: self._step(sample, self._coefficients, *flags),
@@ -87,10 +85,9 @@ class TracedStep(Generic[Result]):
                 changes=changes,
                 generators=self._generators,
             )
-        except CannotTraceError:
-            self._restore(changes, before, generators)
+        except CannotTraceError as refusal:
             self._traced[kind] = _Traced(kept, None)
-            return self._step(sample, self._coefficients, *flags)
+            return refusal.results
         self._traced[kind] = _Traced(kept, start())
         return results
 

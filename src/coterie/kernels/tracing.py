@@ -35,7 +35,16 @@ inputs that executes the others. Its inputs must have the structure, shapes and 
 
 
 class CannotTraceError(Exception):
-    """The function cannot be repeated without its Python code. The message is the reason."""
+    """The function cannot be repeated without its Python code.
+
+    Args:
+        reason: The reason, which is the message.
+        results: Results of the call that was to be traced, which was completed.
+    """
+
+    def __init__(self, reason: str, results: Tree):
+        super().__init__(reason)
+        self.results = results
 
 
 def trace(
@@ -66,6 +75,8 @@ def trace(
     tracer = _Tracer(own, changes, generators)
     with as_tensors(), tracer:
         results = function(*own)
+    if tracer.obstacle is not None:
+        raise CannotTraceError(tracer.obstacle, results)
     return tracer.compiled(results), results
 
 
@@ -120,6 +131,9 @@ class _Tracer(TorchDispatchMode):
         inputs: The arguments `i0`, `i1`, ... of the function, all of whose tensors are different objects.
         changes: See `trace`.
         generators: See `trace`.
+
+    Attributes:
+        obstacle: The first reason for which the function cannot be traced; None if there is none.
     """
 
     def __init__(
@@ -136,6 +150,7 @@ class _Tracer(TorchDispatchMode):
         self._known = set(self._inputs)  # identities of inputs and results
         self._own: set[int] = set()  # addresses of the memory of results
         self._changeable = {_address(x) for x in changes or ()}
+        self.obstacle: str | None = None
 
     def _name_leaves(self, path: str, node: Any) -> None:
         if isinstance(node, Tensor):
@@ -157,15 +172,17 @@ class _Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.obstacle is not None:
+            return func(*args, **kwargs)
         tensors, is_random = _tensors((args, kwargs)), torch.Tag.nondeterministic_seeded in func.tags
-        self._check(func, args, kwargs, tensors, is_random)
         written = _written(func, args, kwargs)
-        if any(_address(x) not in self._own | self._changeable for x in written):
-            raise CannotTraceError(f"{func} changes an input or a constant")
+        self.obstacle = self._obstacle(func, args, kwargs, tensors, written, is_random)
         before = [x.clone() for x in written]
         out = func(*args, **kwargs)
         if not all(isinstance(x, Tensor) for x in tree_leaves(out)):
-            raise CannotTraceError(f"it reads the result of {func} on the host")
+            self.obstacle = self.obstacle or f"it reads the result of {func} on the host"
+        if self.obstacle is not None:
+            return out
         self._kept += [args, kwargs, out]
         if not written and isinstance(out, Tensor) and id(out) in self._known:
             return out  # one of its arguments
@@ -186,19 +203,24 @@ class _Tracer(TorchDispatchMode):
         self._operations.append(_Operation(func, call, out, frozenset(_address(x) for x in written), is_random))
         return out
 
-    def _check(self, func: OpOverload, args: Any, kwargs: Any, tensors: list[Tensor], is_random: bool) -> None:
-        """Raises CannotTraceError for an operation that cannot be repeated."""
+    def _obstacle(
+        self, func: OpOverload, args: Any, kwargs: Any, tensors: list[Tensor], written: list[Tensor], is_random: bool
+    ) -> str | None:
+        """Returns the reason for which an operation cannot be repeated; None if it can."""
         name = func.overloadpacket.__name__
         is_mask = name in ("index", "index_put", "index_put_", "_index_put_impl_") and any(
             x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
         )
         if is_mask or name in _OF_UNKNOWN_SHAPE:
-            raise CannotTraceError(f"the shape of the result of {func} is known on the host only")
+            return f"the shape of the result of {func} is known on the host only"
         drawn = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Generator)]
         if is_random and not (drawn and all(self._may_draw_from(x) for x in drawn)):
-            raise CannotTraceError(f"{func} draws random numbers, which are to be inputs")
+            return f"{func} draws random numbers, which are to be inputs"
         if any(id(x) not in self._known and _address(x) in self._own for x in tensors):
-            raise CannotTraceError(f"{func} reads a result in a way that is not recorded")
+            return f"{func} reads a result in a way that is not recorded"
+        if any(_address(x) not in self._own | self._changeable for x in written):
+            return f"{func} changes an input or a constant"
+        return None
 
     def _may_draw_from(self, generator: torch.Generator) -> bool:
         """True for one of the generators, of which operations get other objects."""
@@ -276,7 +298,8 @@ class _Code:
             words = [self._source(x) for x in args] + [f"{name}={self._source(x)}" for name, x in kwargs.items()]
             call = f"{self._source(function)}({', '.join(words)})"
         read, set_here = self._read, set()
-        if not operation.changed or any(id(x) not in self._names for x in operation.results):
+        given = {id(x) for x in operation.tensors}
+        if not operation.changed or any(id(x) not in given for x in operation.results):
             target = self._target(out)
             set_here = {self._names[id(x)] for x in operation.results}
             call = f"{target} = {call}"

@@ -110,6 +110,6 @@ class TracedActor:
 
         try:
             found, results = trace(act, timestep, hidden_state, noise)
-        except CannotTraceError:
-            return _Traced(None), self.policy.act(timestep, hidden_state, noise, mode)
+        except CannotTraceError as refusal:
+            return _Traced(None), refusal.results
         return _Traced(found), results
