@@ -12,7 +12,7 @@ from typing import Any
 
 from coterie.runs.description import describe
 
-_FOLDERS = ("--runs", "--results", "--out", "--log", "--kept")
+_FOLDERS = ("--runs", "--results", "--out", "--log", "--kept", "--jaxmarl", "--jax-python")
 """Options of the scripts that name folders or files."""
 
 

@@ -57,6 +57,17 @@ _EPISODES = (
     ),
 )
 """Recurrent QMIX: 32 whole episodes of 26 timesteps per gradient step."""
+_TRANSITIONS = (
+    *(*_PLAIN, "algo=vdn", "algo.reward_scale=none", "algo.target_update_interval=200"),
+    *("num_envs=32", "algo.rollout_length=16", "algo.hidden_sizes=[64,64]", "algo.batch_size=32"),
+    *("algo.gradient_steps=1", "algo.n_step=1", "algo.learning_starts=1000", "algo.buffer_size=130000"),
+)
+"""Feed-forward VDN: 32 transitions per gradient step."""
+_NO_REPLAY = (
+    *(*_PLAIN, "algo=pqn_vdn", "algo.reward_scale=none", "num_envs=256", "algo.rollout_length=16"),
+    *("algo.hidden_sizes=[256,256]", "algo.layer_norm=hidden", "algo.epochs=4", "algo.num_minibatches=16"),
+)
+"""PQN-VDN: four passes over each rollout in 16 minibatches."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +135,18 @@ def _cases() -> list[Case]:
             (*_EPISODES, "num_envs=128", "algo.gradient_steps=16", "device=cpu"),
             "the same with 128 environments, 16 gradient steps per 3,328 steps",
             *(0.5, 0.8, True),
+        ),
+        Case(
+            "vdn",
+            "train",
+            (*_TRANSITIONS, "device=cpu"),
+            "VDN, 32 environments, one gradient step per 512 steps",
+        ),
+        Case(
+            "pqn-vdn",
+            "train",
+            (*_NO_REPLAY, "device=cpu"),
+            "PQN-VDN, 256 environments, 64 gradient steps per 4,096 steps",
         ),
         Case(
             "coma-original",
@@ -195,12 +218,12 @@ def _cuda_cases() -> list[Case]:
 def main(argv: list[str]) -> int:
     given = _parser().parse_args(argv)
     if given.sample is not None:
-        print(json.dumps(sample(_case_named(given.sample), given.seconds, given.threads)))
+        print(json.dumps(sample(case_named(given.sample), given.seconds, given.threads)))
         return 0
     if given.cuda and not _has_gpu():
         print("--cuda: PyTorch finds no GPU here, so nothing was measured.", file=sys.stderr)
         return 2
-    rows = [_case_named(name) for name in given.only] or (_cuda_cases() if given.cuda else _cases())
+    rows = [case_named(name) for name in given.only] or (_cuda_cases() if given.cuda else _cases())
     for number, samples in enumerate(measure(rows, given), 1):
         write(samples, number, given)
     print((given.results / "speed.md").read_text())
@@ -246,7 +269,7 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def _case_named(name: str) -> Case:
+def case_named(name: str) -> Case:
     found = {row.name: row for row in _cases()}
     if name not in found:
         raise UserError(f"--only {name}: no such case. {nearest(name, found).capitalize()}")
@@ -257,7 +280,7 @@ def _case_named(name: str) -> Case:
 
 
 def sample(row: Case, seconds: float, threads: int) -> dict[str, Any]:
-    """Measures a case in this process: steps_per_s, memory and, for training, the milliseconds of each phase."""
+    """Measures a case in this process: steps_per_s and memory; for training also mean_steps_per_s, phases_ms."""
     import torch
 
     if row.kind == "jaxmarl":
@@ -278,40 +301,40 @@ def sample(row: Case, seconds: float, threads: int) -> dict[str, Any]:
         return {"steps_per_s": measure_env(resolved.config, device, seconds), "memory": memory(device)}
     report = bench(resolved, seconds)
     phases = {name: phase["ms_per_round"] for name, phase in report["time"].items()}
-    return {"steps_per_s": report["steps_per_s_quiet"], "memory": report["memory"], "phases_ms": phases}
+    speeds = {"steps_per_s": report["steps_per_s_quiet"], "mean_steps_per_s": report["steps_per_s"]}
+    return {**speeds, "memory": report["memory"], "phases_ms": phases}
 
 
 def measure(rows: list[Case], given: argparse.Namespace) -> Iterator[dict[Case, list[dict[str, Any]]]]:
     """Yields after each round the samples of all cases, each with the yardstick run just before it."""
-    mine = [
-        sys.executable,
-        str(Path(__file__).resolve()),
-        "--seconds",
-        str(given.seconds),
-        "--threads",
-        str(given.threads),
-    ]
-    own = given.yardstick.resolve() == HERE / "yardstick.py"
-    reference = [sys.executable, str(given.yardstick), str(given.seconds / 2), *["--json"] * own]
     samples: dict[Case, list[dict[str, Any]]] = {row: [] for row in rows}
     for number in range(given.rounds):
         for row in rows:
-            on_gpu = ["--cuda", str(row.cuda_envs)] if own and row.cuda_envs else []
-            output = _run([*reference, *on_gpu], given.threads)
-            stick = output if isinstance(output, dict) else {"steps_per_s_quiet": output}
-            taken = _run([*mine, "--sample", row.name], given.threads) | {"yardstick": stick}
+            taken = take(row, given)
             samples[row].append(taken)
             print(
                 f"round {number + 1} of {given.rounds}: {row.name} {whole_number(taken['steps_per_s'])} steps/s, "
-                f"yardstick {whole_number(stick['steps_per_s_quiet'])}",
+                f"yardstick {whole_number(taken['yardstick']['steps_per_s_quiet'])}",
                 file=sys.stderr,
                 flush=True,
             )
         yield samples
 
 
-def _run(words: list[str], threads: int) -> Any:
-    """Last line that a process prints, parsed as JSON."""
+def take(row: Case, given: argparse.Namespace) -> dict[str, Any]:
+    """Runs the yardstick and then the case, each in its own process, and returns the sample with its `yardstick`."""
+    own = given.yardstick.resolve() == HERE / "yardstick.py"
+    reference = [sys.executable, str(given.yardstick), str(given.seconds / 2), *["--json"] * own]
+    on_gpu = ["--cuda", str(row.cuda_envs)] if own and row.cuda_envs else []
+    output = last_line([*reference, *on_gpu], given.threads)
+    stick = output if isinstance(output, dict) else {"steps_per_s_quiet": output}
+    duration = ["--seconds", str(given.seconds), "--threads", str(given.threads)]
+    mine = [sys.executable, str(Path(__file__).resolve()), *duration, "--sample", row.name]
+    return last_line(mine, given.threads) | {"yardstick": stick}
+
+
+def last_line(words: list[str], threads: int) -> Any:
+    """Runs a process and returns the last line that it prints, parsed as JSON."""
     done = subprocess.run(
         words,
         capture_output=True,
@@ -323,10 +346,15 @@ def _run(words: list[str], threads: int) -> Any:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def undisturbed(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Samples whose yardstick ran at not less than `DISCARD_BELOW` of its best speed."""
+    best = max(taken["yardstick"]["steps_per_s_quiet"] for taken in samples)
+    return [taken for taken in samples if taken["yardstick"]["steps_per_s_quiet"] >= DISCARD_BELOW * best]
+
+
 def summarize(row: Case, samples: list[dict[str, Any]]) -> dict[str, Any]:
     """Result of a case: medians of its speed, of the yardstick and of their ratio, and the range of the speed."""
-    best = max(taken["yardstick"]["steps_per_s_quiet"] for taken in samples)
-    calm = [taken for taken in samples if taken["yardstick"]["steps_per_s_quiet"] >= DISCARD_BELOW * best]
+    calm = undisturbed(samples)
     speeds = [taken["steps_per_s"] for taken in calm]
     sticks = [taken["yardstick"]["steps_per_s_quiet"] for taken in calm]
     result = {

@@ -250,6 +250,77 @@ def test_samples_with_a_slow_yardstick_are_discarded(script: Any):
     assert "| ratio |  |  |  |  |  | 1.50 | 0.50 |" in page
 
 
+def test_coterie_and_jaxmarl_take_turns_and_each_round_is_saved(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The processes are replaced by their results: yardsticks 100, 100 and 20, which discards the third round."""
+    beside, speed = script("jaxmarl_speed"), script("speed")
+    versions = {"jax": "1", "jaxlib": "2", "jaxmarl": "3", "commit": None}
+    calls: list[str] = []
+    stick, mine, theirs = iter([100.0, 100.0, 20.0]), iter([300.0, 200.0, 10.0]), iter([50.0, 150.0, 200.0, 10.0])
+
+    def last_line(words: list[str], threads: int) -> Any:
+        calls.append(Path(words[1]).stem)
+        if calls[-1] == "yardstick":
+            return dict.fromkeys(("steps_per_s", "steps_per_s_quiet"), next(stick))
+        if calls[-1] == "speed":
+            return {"steps_per_s": 1.0, "mean_steps_per_s": next(mine)}
+        return {"steps_per_s": next(theirs), "versions": versions, "words": words[2:]}
+
+    monkeypatch.setattr(speed, "last_line", last_line)
+    (tmp_path / "baselines").mkdir()
+    places = ["--jaxmarl", str(tmp_path), "--jax-python", "python", "--results", str(tmp_path)]
+    given = beside._parser().parse_args([*places, "--rounds", "3", "--seconds", "2"])
+    (row,) = (row for row in beside.WORKLOADS if row.name == "rqmix")
+    rounds = [beside.summarize(row, list(samples[row])) for samples in beside.measure([row], given)]
+    assert calls == ["jaxmarl_baseline", *["yardstick", "speed", "jaxmarl_baseline"] * 3]
+    assert [len(found["samples"]) for found in rounds] == [1, 2, 3]
+    assert rounds[0]["samples"][0]["jaxmarl"]["words"][1:] == [row.script, row.config, "100", "LEARNING_STARTS=1000"]
+    found = rounds[-1]
+    assert (found["discarded"], found["ratio"]) == (1, (300 / 150 + 200 / 200) / 2)
+    assert found["coterie"] == {"median": 250, "lowest": 200, "highest": 300, "yardsticks": 2.5}
+    assert found["jaxmarl"]["yardsticks"] == 1.75
+
+    stick, mine, theirs = iter([100.0]), iter([300.0]), iter([50.0, 150.0])
+    assert beside.main([*places, "--rounds", "1", "--only", "rqmix"]) == 0
+    saved = (tmp_path / "jaxmarl.md").read_text()
+    assert capsys.readouterr().out == f"{saved}\n"
+    assert "| 300 (300 to 300) | 150 (150 to 150) | **2.00** | 3.00 | 0.7 | 0 |" in saved
+    assert "JaxMARL 3 (commit unknown), jax 1, jaxlib 2" in saved
+    (tmp_path / "jaxmarl.md").unlink()
+    beside.main(["--page", "--results", str(tmp_path)])
+    assert (tmp_path / "jaxmarl.md").read_text() == saved
+    content = json.loads((tmp_path / "jaxmarl.json").read_text())
+    assert content["jaxmarl"] == versions
+    assert [bar["meaning"] for bar in beside.bars(content)] == ["recurrent QMIX, Coterie", "recurrent QMIX, JaxMARL"]
+
+
+def test_without_jaxmarl_only_coterie_is_measured(script: Any, tmp_path: Path):
+    beside = script("jaxmarl_speed")
+    sample = {"mean_steps_per_s": 30.0, "yardstick": {"steps_per_s": 10.0, "steps_per_s_quiet": 10.0}}
+    rows = [beside.summarize(row, [sample]) for row in beside.WORKLOADS]
+    content = {**beside.origin(), "threads": 2, "rounds": 1, "seconds": 1.0, "rows": rows}
+    assert "| 30 (30 to 30) | not measured |  | 3.00 | 2.6 | 0 |" in beside.page(content)
+    assert len(beside.bars(content)) == len(beside.WORKLOADS)
+    beside.main(["--page", "--results", str(tmp_path)])
+    assert "Nothing is measured yet." in (tmp_path / "jaxmarl.md").read_text()
+    with pytest.raises(UserError, match=r"only one of them is given\. Give both"):
+        beside.main(["--jax-python", "python"])
+    with pytest.raises(UserError, match=r"no folder baselines in it\. Give a checkout"):
+        beside.main(["--jax-python", "python", "--jaxmarl", str(tmp_path)])
+    with pytest.raises(UserError, match=r"--only vdm: no such row\. Did you mean 'vdn'\?"):
+        beside.main(["--only", "vdm"])
+
+
+def test_both_libraries_collect_rollouts_of_the_same_size(script: Any):
+    speed, beside = script("speed"), script("jaxmarl_speed")
+    sizes = {}
+    for row in beside.WORKLOADS:
+        config = resolve(["env=particle/simple_spread", *speed.case_named(row.case).overrides]).config
+        sizes[row.name] = (config.num_envs, config.algo.model_dump()["rollout_length"])
+    assert sizes == {"ippo": (128, 128), "rmappo": (128, 128), "rqmix": (8, 26), "vdn": (32, 16), "pqn-vdn": (256, 16)}
+
+
 @pytest.mark.slow
 def test_the_time_to_a_level_is_measured_from_the_start_of_the_command(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
