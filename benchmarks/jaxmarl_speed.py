@@ -98,6 +98,7 @@ WORKLOADS = (
         "QLearning/vdn_ff.py",
         "QLearning/config/alg/vdn_ff_mpe.yaml",
         1e6,
+        ("NUM_LAYERS=4",),  # of which the script makes two hidden layers
     ),
     Workload(
         "pqn-vdn",
