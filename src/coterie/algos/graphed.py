@@ -10,7 +10,7 @@ not part of a graph: the sample is copied to static tensors, and the step return
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.algos.optimizer import Optimizer, TargetNetwork
+from coterie.algos.optimizer import Optimizer, TargetNetwork, changed_by_steps
 from coterie.core.errors import UserError
 from coterie.core.tree import Tree, tree_leaves, tree_map
 from coterie.core.types import HiddenState
@@ -205,12 +205,6 @@ def _first_line(error: RuntimeError) -> str:
     """Returns the first line of the message: of the error within a capture, since the end of the capture is another."""
     within = error.__context__
     return str(within if isinstance(within, RuntimeError) else error).partition("\n")[0].rstrip(".")
-
-
-def changed_by_steps(optimizers: Iterable[Optimizer], modules: Iterable[nn.Module]) -> list[Tensor]:
-    """Returns what gradient steps change: what the optimizers change, and the buffers of the modules evaluated."""
-    changed = [x for optimizer in optimizers for x in optimizer.tensors()]
-    return [*changed, *(buffer for module in modules for buffer in module.buffers())]
 
 
 class StepResult(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -172,6 +172,12 @@ def _no_moments(flat: Tensor) -> dict[str, Tensor]:
     """Returns the state of Adam before its first step, which it counts in float32, also for parameters in float64."""
     step = torch.zeros((), dtype=torch.float32, device=flat.device)
     return {"step": step, "exp_avg": torch.zeros_like(flat), "exp_avg_sq": torch.zeros_like(flat)}
+
+
+def changed_by_steps(optimizers: Iterable[Optimizer], modules: Iterable[nn.Module]) -> list[Tensor]:
+    """Returns what gradient steps change: what the optimizers change, and the buffers of the modules evaluated."""
+    changed = [x for optimizer in optimizers for x in optimizer.tensors()]
+    return [*changed, *(buffer for module in modules for buffer in module.buffers())]
 
 
 class TargetNetwork:

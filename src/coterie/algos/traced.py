@@ -8,8 +8,8 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, nn
 
-from coterie.algos.graphed import Result, changed_by_steps
-from coterie.algos.optimizer import Optimizer, TargetNetwork
+from coterie.algos.graphed import Result
+from coterie.algos.optimizer import Optimizer, TargetNetwork, changed_by_steps
 from coterie.core.tree import Tree, tree_leaves
 from coterie.kernels.tracing import CannotTraceError, equal, trace
 
