@@ -88,7 +88,8 @@ class TracedStep(Generic[Result]):
         except CannotTraceError as refusal:
             self._traced[kind] = _Traced(kept, None)
             return refusal.results
-        self._traced[kind] = _Traced(kept, start())
+        with torch._C._AutoDispatchBelowAutograd():
+            self._traced[kind] = _Traced(kept, start())
         return results
 
     def _check(self, traced: _Traced, sample: Tree, flags: tuple[bool, ...]) -> Result:

@@ -21,8 +21,8 @@ from coterie.core.device_constants import as_tensors
 from coterie.core.tree import Tree, tree_leaves, tree_map
 from coterie.kernels.native import direct_call, preparation
 
-_OF_UNKNOWN_SHAPE = frozenset({"nonzero", "nonzero_numpy", "masked_select"})
-"""Operations with results whose shapes depend on numbers. So do those of `index` by a mask."""
+_BY_INDEX = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
+"""Operations at places that are indices or a mask. With a mask, their shapes depend on numbers."""
 
 _SAME = frozenset({"detach", "alias"})
 """Operations that return a tensor as it is."""
@@ -208,10 +208,10 @@ class _Tracer(TorchDispatchMode):
     ) -> str | None:
         """Returns the reason for which an operation cannot be repeated; None if it can."""
         name = func.overloadpacket.__name__
-        is_mask = name in ("index", "index_put", "index_put_", "_index_put_impl_") and any(
-            x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
-        )
-        if is_mask or name in _OF_UNKNOWN_SHAPE:
+        has_unknown_shape = torch.Tag.dynamic_output_shape in func.tags
+        if name in _BY_INDEX:
+            has_unknown_shape = any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+        if has_unknown_shape:
             return f"the shape of the result of {func} is known on the host only"
         drawn = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Generator)]
         if is_random and not (drawn and all(self._may_draw_from(x) for x in drawn)):
@@ -230,9 +230,11 @@ class _Tracer(TorchDispatchMode):
 
     def compiled(self, results: Tree) -> Trace:
         """Returns the trace, with results in a tree such as `results`."""
-        code = _Code(self._inputs, self._starts_often)
+        code, changed = _Code(self._inputs, self._starts_often), frozenset[int]()
+        for operation in self._operations:
+            changed |= operation.changed
         for operation in self._needed(results):
-            code.add(operation, self._is_fixed(operation, code))
+            code.add(operation, self._is_fixed(operation, code, changed))
         exec(compile(code.text(self._parameters, results), "<trace>", "exec"), code.constants)
         return code.constants["start"]
 
@@ -246,19 +248,15 @@ class _Tracer(TorchDispatchMode):
                 needed.append(operation)
         return needed[::-1]
 
-    def _is_fixed(self, operation: _Operation, code: _Code) -> bool:
-        """True if an operation is executed at the start."""
+    def _is_fixed(self, operation: _Operation, code: _Code, changed: frozenset[int]) -> bool:
+        """True if an operation is executed at the start; `changed` are addresses of memory that is changed."""
         tensors = operation.tensors
         if operation.changed or operation.is_random or any(code.varies(x) for x in tensors):
             return False
         used, found = {_address(x) for x in tensors}, {_address(x) for x in operation.results}
         if found and found <= used:
             return True  # views
-        return not (found | used) & self._changed and (self._starts_often or used <= self._own)
-
-    @property
-    def _changed(self) -> set[int]:
-        return {address for operation in self._operations for address in operation.changed}
+        return not (found | used) & changed and (self._starts_often or used <= self._own)
 
 
 class _Code:
@@ -365,8 +363,9 @@ class _Code:
         self._read = set()
         found = self._source(results)
         later, lines = set(self._read), []
+        local = {name for _, _, set_here in self._lines for name in set_here}
         for line, read, set_here in reversed(self._lines):
-            dead = sorted(name for name in (read | set_here) - later if name in self._local)
+            dead = sorted(((read | set_here) - later) & local)
             lines.append(f"        {line}; del {', '.join(dead)}" if dead else f"        {line}")
             later |= read
         return "\n".join(
@@ -379,10 +378,6 @@ class _Code:
                 "    return repeat",
             ]
         )
-
-    @property
-    def _local(self) -> set[str]:
-        return {name for _, _, set_here in self._lines for name in set_here}
 
 
 def _tensors(tree: Any) -> list[Tensor]:
