@@ -4,6 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
+from coterie.algos import learner
 from coterie.kernels import switch
 
 
@@ -19,3 +20,9 @@ def kernels(request: pytest.FixtureRequest) -> Generator[None, None, None]:
     switch.configure(getattr(request, "param", "auto"))
     yield
     switch.configure("auto")
+
+
+@pytest.fixture
+def plain_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradient steps are not traced, so that a test can record the calls of each of them."""
+    monkeypatch.setattr(learner, "TracedStep", lambda step, **_: step)

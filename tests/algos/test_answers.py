@@ -175,6 +175,7 @@ def test_double_q_learning_evaluates_the_choice_of_the_online_network(rnn):
 KINDS = list(itertools.product(Everything.KINDS, ("none", "gru", "lstm")))
 
 
+@pytest.mark.usefixtures("plain_steps")
 @pytest.mark.parametrize(
     ("module", "kind", "rnn"), [*((ppo, *case) for case in KINDS), *((poca, *case) for case in KINDS[::5])]
 )

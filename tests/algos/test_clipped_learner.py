@@ -64,6 +64,7 @@ def spy_on_steps(algorithm: Any) -> list[tuple[float, dict[str, float]]]:
     return found
 
 
+@pytest.mark.usefixtures("plain_steps")
 @EACH
 @pytest.mark.parametrize(("critic_lr", "value_lr"), [(4e-3, 2.2e-3), (None, 0.55e-3)])
 def test_steps_descend_the_weighted_terms_at_scheduled_rates(
@@ -104,6 +105,7 @@ def test_steps_descend_the_weighted_terms_at_scheduled_rates(
     assert metrics["value/grad_norm"] > 0
 
 
+@pytest.mark.usefixtures("plain_steps")
 @EACH
 @RNN
 def test_values_in_the_first_epoch_are_those_before_the_update(name: str, rnn: str, monkeypatch: pytest.MonkeyPatch):
@@ -330,6 +332,7 @@ def test_the_entropy_bonus_decays_with_each_update_and_a_restored_learner_contin
     assert algorithm.update(rollout, 0.5)["policy/entropy_coef"] == pytest.approx(0.01)
 
 
+@pytest.mark.usefixtures("plain_steps")
 @pytest.mark.parametrize(("last", "epochs"), [(0.2, 5), (0.201, 2)])
 def test_an_update_stops_after_the_epoch_whose_last_divergence_is_above_the_target(
     last: float, epochs: int, monkeypatch: pytest.MonkeyPatch

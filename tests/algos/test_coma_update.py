@@ -180,6 +180,7 @@ def test_advantages_are_normalized_over_valid_entries_of_a_batch():
     assert plain.advantage.item() == pytest.approx(expected.mean().item(), rel=1e-5)
 
 
+@pytest.mark.usefixtures("plain_steps")
 @pytest.mark.parametrize(("critic_lr", "value_lr"), [(4e-3, 2e-3), (None, 0.5e-3)])
 def test_steps_descend_the_weighted_terms_at_scheduled_rates(
     critic_lr: float | None, value_lr: float, monkeypatch: pytest.MonkeyPatch

@@ -79,6 +79,7 @@ def critic_calls(algorithm):
 # -------------------------------------------------------------------------------------------------------- time chunks
 
 
+@pytest.mark.usefixtures("plain_steps")
 @pytest.mark.parametrize(
     ("chunks", "ages"), [(1, [[0, 1, 2, 3, 4]]), (2, [[2, 3, 4], [0, 1]]), (99, [[4], [3], [2], [1], [0]])]
 )
@@ -153,6 +154,7 @@ def test_targets_are_lambda_returns_without_bootstrapping_at_termination():
     torch.testing.assert_close(batch.target[3, ..., 0], rollout.reward[3])
 
 
+@pytest.mark.usefixtures("plain_steps")
 def test_targets_are_recomputed_for_each_minibatch_with_the_present_critic(monkeypatch):
     algorithm, collector = learner(episodes(), critic_time_chunks=1, num_minibatches=2, epochs=2, lr=0.01)
     targets, calls = record_calls(monkeypatch, algorithm, "targets"), critic_calls(algorithm)
@@ -164,9 +166,11 @@ def test_targets_are_recomputed_for_each_minibatch_with_the_present_critic(monke
     assert (first.target[:3].mean() - last.target[:3].mean()).abs() > 0.01
 
 
+@pytest.mark.usefixtures("plain_steps")
 def test_ppo_computes_targets_once_per_rollout(monkeypatch):
     """The control of the test above."""
     algorithm, collector = learner(episodes(), num_minibatches=2, epochs=2, lr=0.01)
+    algorithm._create_step()  # that of PPO
     targets, calls = record_calls(monkeypatch, algorithm, "targets"), critic_calls(algorithm)
     PPO.update(algorithm, collect_rollout(algorithm, collector), 0.0)
     assert (len(calls), len(targets)) == (4, 1)
@@ -181,6 +185,7 @@ def test_minibatches_are_drawn_without_replacement_each_from_all_episodes():
     assert sorted(torch.cat(partition).tolist()) == list(range(64))
 
 
+@pytest.mark.usefixtures("plain_steps")
 def test_minibatches_contain_whole_episodes():
     algorithm, collector = learner(episodes(), num_minibatches=25, batch_size=10)
     calls = critic_calls(algorithm)

@@ -84,6 +84,7 @@ class Spies:
         return (batch.target - torch.cat([early, late])) * std
 
 
+@pytest.mark.usefixtures("plain_steps")
 @pytest.mark.parametrize(("critic_lr", "value_lr"), [(4e-3, 2.2e-3), (None, 0.55e-3)])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_steps_descend_their_losses_at_scheduled_rates(
@@ -138,6 +139,7 @@ def test_steps_descend_their_losses_at_scheduled_rates(
     assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.usefixtures("plain_steps")
 def test_advantages_of_several_signals_are_weighted(monkeypatch: pytest.MonkeyPatch):
     """At half of the run, the second weight is half of 0.5."""
     bonus = RewardStream(name="bonus", weight=0.5, gamma=0.5, schedule="linear", end=0.0)

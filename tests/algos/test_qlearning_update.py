@@ -91,6 +91,7 @@ def test_reward_statistics_are_those_of_valid_rewards(common: bool):
     assert plain.reward_moments is None
 
 
+@pytest.mark.usefixtures("plain_steps")
 def test_rates_priorities_and_exploration_follow_their_schedules():
     """At half of the run, rates are 0.55 of the initial ones, and importance exponents 0.4 + 0.6 / 2."""
     algorithm, collector = make(

@@ -96,7 +96,7 @@ def _policy_loss(draw: Draw) -> Call:
     shape = (draw.size(0, 1, 33), draw.size(1, 3))
     valid = draw.flags(*shape) if draw.size(0, 1) else None
 
-    def loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, valid: Tensor | None, eps: float) -> Tensor:
+    def loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, valid: Tensor | None, eps: Tensor) -> Tensor:
         ratio = (log_prob - old_log_prob).exp()
         each = -torch.minimum(ratio * advantage, ratio.clamp(1 - eps, 1 + eps) * advantage)
         valid = torch.ones_like(each, dtype=torch.bool) if valid is None else valid
@@ -106,7 +106,8 @@ def _policy_loss(draw: Draw) -> Call:
         return torch.ops.coterie.clipped_policy_loss(*arguments)[0][0]
 
     loss.found = first  # type: ignore[attr-defined]
-    return "clipped_policy_loss", [*(draw.tensor(*shape) for _ in range(3)), valid, 0.2], loss
+    clip_eps = torch.full((), 0.2, dtype=torch.float64)
+    return "clipped_policy_loss", [*(draw.tensor(*shape) for _ in range(3)), valid, clip_eps], loss
 
 
 def _value_loss(draw: Draw) -> Call:
@@ -130,7 +131,8 @@ def _value_loss(draw: Draw) -> Call:
 def _adam(draw: Draw) -> Call:
     count = draw.size(0, 1, 100)
     arguments = [*(draw.tensor(count) for _ in range(3)), draw.tensor(count).abs(), draw.tensor(1)[0]]
-    return "adam_", [*arguments, [0.01, 0.9, 0.999, 1e-5, 0.0, 0.0, 1.0]], lambda *_: None
+    numbers = [torch.full((), 0.01, dtype=torch.float64), torch.full((), float(draw.size(1, 6)))]
+    return "adam_", [*arguments, *numbers, [0.9, 0.999, 1e-5, 0.0, 0.0, float(draw.size(0, 1))]], lambda *_: None
 
 
 def _layers(draw: Draw) -> tuple[int, list[int], tuple[int, ...]]:

@@ -74,8 +74,12 @@ def test_normalizations_that_are_not_contiguous_are_read_right():
 
 def test_adam_changes_contiguous_parameters_only():
     state = {"step": torch.zeros(()), "exp_avg": torch.zeros(3), "exp_avg_sq": torch.zeros(3)}
-    settings = {"lr": 0.1, "weight_decay": 0.0, "eps": 1e-5}
+    rate = torch.full((), 0.1, dtype=torch.float64)
+    settings = {"lr": rate, "weight_decay": 0.0, "eps": 1e-5}
     with torch.no_grad(), pytest.raises(ValueError, match="parameter is changed in place and has to be contiguous"):
         adam_step(torch.zeros(3, 2)[:, 0], torch.ones(3), state, None, **settings)
     with torch.no_grad(), pytest.raises(ValueError, match=r"average is torch.float32 \[3\]"):
         adam_step(torch.zeros(4), torch.ones(4), state, None, **settings)
+    for wrong, message in ((rate.float(), "lr is torch.float32"), (rate.expand(1), r"lr is torch.float64 \[1\]")):
+        with torch.no_grad(), pytest.raises((TypeError, ValueError), match=message):
+            adam_step(torch.zeros(3), torch.ones(3), state, None, **settings | {"lr": wrong})

@@ -62,7 +62,8 @@ def _losses():
 def _adam():
     with torch.no_grad():
         state = {"step": torch.zeros(()), "exp_avg": torch.zeros(5), "exp_avg_sq": torch.zeros(5)}
-        adam_step(tensor(5).detach(), tensor(5).detach(), state, 0.5, lr=0.01, weight_decay=0.0, eps=1e-5)
+        rate = torch.full((), 0.01, dtype=torch.float64)
+        adam_step(tensor(5).detach(), tensor(5).detach(), state, 0.5, lr=rate, weight_decay=0.0, eps=1e-5)
     return ()
 
 

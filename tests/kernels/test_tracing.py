@@ -1,8 +1,12 @@
 """Traces repeat the operations of a function with other inputs."""
 
+import weakref
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.core.device_constants import DeviceNumber
 from coterie.core.types import Action
@@ -49,6 +53,9 @@ X, MASK = torch.rand(3, 4, generator=torch.Generator().manual_seed(0)), torch.te
         lambda x, m: (x.flatten(0, 0) + 1, m.flatten(0, 0).logical_not(), x.clamp(0, 1).flatten(0, 0) + 2),
         lambda x, m: torch.stack([x, x.clone()]).unbind(1)[0],
         lambda x, m: torch.nn.functional.pad(x, (0, 2)),
+        lambda x, m: x[m.long().squeeze(-1)],
+        lambda x, m: (CONSTANT + 1).add_(x.sum()),
+        lambda x, m: torch.zeros(3).copy_(x[:, 0]).mul_(2),
     ],
 )
 def test_results_with_other_inputs_are_those_of_the_function(function):
@@ -154,8 +161,12 @@ def test_parameters_of_kernels_that_depend_on_inputs_are_read_again():
         (lambda x: x.nonzero(), "host"),
         (lambda x: x[x > 0.5], "host"),
         (lambda x: (x * 2).masked_select(x > 0.5), "host"),
+        (lambda x: torch.unique(x), "host"),
+        (lambda x: torch.bincount(x.long().flatten()), "host"),
+        (lambda x: x * (2 * x).tolist()[0][0], "host by tolist"),
+        (lambda x: x * (2 * x).numpy()[0, 0], "host by numpy"),
+        (lambda x: torch.where(x > np.asarray(x).mean(), x, 0.0), "host by __array__"),
         (lambda x: x.view(-1).unsqueeze(0).mul_(2), "an input"),
-        (lambda x: (CONSTANT + 1).add_(x.sum()), "constant"),
         (lambda x: torch.dropout(x, 0.5, True), "random"),
         (lambda x: x + torch.rand(3, 4), "random"),
         (lambda x: x.add_(1), "an input"),
@@ -180,3 +191,192 @@ def test_equal_compares_values_shapes_types_and_layouts():
     assert not equal(torch.ones(2), torch.ones(2, dtype=torch.float64))
     assert not equal(torch.ones(2, 2), torch.ones(2, 2).t())
     assert not equal(torch.ones(2), torch.tensor([1.0, 2.0]))
+
+
+def test_trees_of_other_sizes_are_not_equal():
+    assert not equal({"a": torch.ones(2)}, {"a": torch.ones(2), "b": torch.ones(2)})
+
+
+# --------------------------------------------------------------------------------------- functions that change tensors
+
+
+class Executed(TorchDispatchMode):
+    """Names of the operations that are executed while it is active."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def network():
+    """Returns a network with its gradients, a function that takes a step of gradient descent, and what it changes."""
+    net, draw = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), torch.Generator().manual_seed(0)
+    for p in net.parameters():
+        p.data.normal_(generator=draw)
+        p.grad = torch.zeros_like(p)
+
+    def step(x):
+        for p in net.parameters():
+            p.grad.zero_()
+        loss = net(x).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for p in net.parameters():
+                p.sub_(0.1 * p.grad)
+        return loss.detach()
+
+    return net, step, [*net.parameters(), *(p.grad for p in net.parameters())]
+
+
+def repeat_below_autograd(traced, *inputs):
+    with torch._C._AutoDispatchBelowAutograd():
+        return traced(*inputs)
+
+
+def test_steps_with_gradients_are_those_of_the_function():
+    """Gradients, parameters and losses of four steps, each of which reads what the one before has changed."""
+    (_, step, changes), (_, plain, expected) = network(), network()
+    start, first = trace(step, X, changes=changes)
+    repeat, inputs = start(), [X + 0.1 * k for k in range(1, 4)]
+    found = [first, *(repeat_below_autograd(repeat, x) for x in inputs)]
+    assert equal(found, [plain(x) for x in (X, *inputs)])
+    assert equal(changes, expected)
+    assert len({float(x) for x in found}) == 4
+
+
+def test_parameters_that_others_change_are_read_again():
+    (net, step, changes), (other, plain, expected) = network(), network()
+    start, _ = trace(step, X, changes=changes)
+    repeat = start()
+    plain(X)
+    with torch.no_grad():
+        net[0].weight.mul_(2)
+        other[0].weight.mul_(2)
+    assert equal(repeat_below_autograd(repeat, X), plain(X))
+    assert equal(changes, expected)
+
+
+def test_only_views_are_made_once_by_a_function_that_changes_tensors():
+    """What is computed from tensors that may change is computed in each call, also if the function leaves them."""
+    weight, constant = torch.ones(4), torch.ones(2, 2)
+
+    def function(x):
+        weight.add_(1)
+        return x * (constant.flatten() * 3) + weight.view(1, 4) + torch.arange(4)
+
+    start, _ = trace(function, X, changes=[weight])
+    repeat = start()
+    with Executed() as executed:
+        found = repeat(X)
+    assert equal(found, X * 3 + 3 + torch.arange(4))
+    assert not {"view", "arange", "flatten", "reshape"} & {*executed.names}
+    constant.fill_(2)
+    assert equal(repeat(X), X * 6 + 4 + torch.arange(4))
+    assert executed.names.count("mul") == 2
+
+
+def test_results_that_nobody_reads_are_not_computed():
+    start, _ = trace(lambda x: (x.exp().sum(), x + 1)[1], X)
+    with Executed() as executed:
+        found = start()(X)
+    assert equal(found, X + 1)
+    assert executed.names == ["add"]
+
+
+def test_the_gradients_of_inputs_are_not_computed_and_changes_that_nobody_reads_are_made():
+    counter = torch.zeros(())
+    start, _ = trace(lambda x: (counter.add_(1), x * 2)[1], X, changes=[counter])
+    repeat = start()
+    for _ in range(3):
+        repeat(X)
+    assert counter == 4
+
+
+def test_random_numbers_are_drawn_in_each_call_and_in_the_order_of_the_function():
+    def function_of(generator):
+        def function(x):
+            torch.rand(2, generator=generator)  # nobody reads them
+            first = torch.randn(4, generator=generator)
+            return x * first + torch.empty(4).exponential_(generator=generator)
+
+        return function
+
+    own, other = (torch.Generator().manual_seed(3) for _ in range(2))
+    start, first = trace(function_of(own), X, changes=[], generators=[own])
+    repeat = start()
+    found, expected = [first, repeat(X), repeat(X)], [function_of(other)(X) for _ in range(3)]
+    assert equal(found, expected)
+    assert torch.equal(own.get_state(), other.get_state())
+    assert not equal(found[1], found[2])
+
+
+def test_random_numbers_of_another_generator_are_refused():
+    own, other = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
+    with pytest.raises(CannotTraceError, match="random"):
+        trace(lambda x: x * torch.rand(4, generator=other), X, changes=[], generators=[own])
+    with pytest.raises(CannotTraceError, match="random"):
+        trace(lambda x: x * torch.rand(4), X, changes=[], generators=[own])
+
+
+def test_a_change_of_a_tensor_that_is_not_declared_is_refused():
+    declared, other = torch.zeros(4), torch.zeros(4)
+    with pytest.raises(CannotTraceError, match="changes an input or a constant"):
+        trace(lambda x: (declared.add_(1), other.add_(1)), X, changes=[declared])
+    trace(lambda x: (declared.add_(1), declared[1:].mul_(2)), X, changes=[declared])
+
+
+def test_a_call_that_is_refused_is_completed_once():
+    """Its results are those without a trace, with what it draws and changes after the reason."""
+
+    def function(x):
+        scale = float(x.sum().item())
+        return x * scale * torch.rand(4, generator=generator), counter.add_(1)
+
+    counter, generator = torch.zeros(()), torch.Generator().manual_seed(3)
+    with pytest.raises(CannotTraceError, match="host") as found:
+        trace(function, X, changes=[], generators=[])
+    state = generator.get_state()
+    generator.manual_seed(3)
+    assert equal(found.value.results[0], function(X)[0])
+    assert torch.equal(generator.get_state(), state)
+    assert counter == 2
+
+
+def test_an_error_in_a_backward_pass_is_that_of_the_tracer():
+    _, step, changes = network()
+    with pytest.raises(CannotTraceError, match="changes an input or a constant"):
+        trace(step, X, changes=changes[:4])  # without the gradients
+
+
+def test_tensors_are_released_after_their_last_use(monkeypatch):
+    alive = []
+
+    def spy(x):
+        made = x + 1
+        doubled = made * 2
+        tripled = doubled * 3
+        return tripled * 4
+
+    start, _ = trace(spy, X)
+    repeat, add, mul = start(), torch.add, torch.mul
+    constants = repeat.__globals__
+    made = []
+
+    def recording(function):
+        def call(*args):
+            alive.append(sum(x() is not None for x in made))
+            found = function(*args)
+            made.append(weakref.ref(found))
+            return found
+
+        return call
+
+    for name, value in [*constants.items()]:
+        if value in (add, mul):
+            monkeypatch.setitem(constants, name, recording(value))
+    assert equal(repeat(X), (X + 1) * 24)
+    assert alive == [0, 1, 1, 1]  # each operation finds the result of the one before, and no others

@@ -181,13 +181,8 @@ class ClippedLearner(OnPolicyLearner, ValueEstimator):
             *optimizers: Optimizers that take it besides that of policy and critic.
             targets: Target networks that it reads and updates.
         """
-
-        def step(minibatch: tuple[Any, Tree], coefficients: Mapping[str, float | Tensor]) -> Tensor:
-            batch, hidden_state = minibatch
-            return self._step(batch, hidden_state, coefficients)
-
         self._step_function = self._traced(
-            step,
+            self._step_on,
             optimizers=(self.optimizer, *optimizers),
             modules=tuple(self._trained_modules().values()),
             targets=targets,
@@ -245,6 +240,12 @@ class ClippedLearner(OnPolicyLearner, ValueEstimator):
         else:
             candidates = torch.arange(batch.log_prob.shape[1] * self.ranks.size, device=self.device)
         return Samples(batch, hidden_states, candidates), metrics
+
+    def _step_on(
+        self, minibatch: tuple[Any, dict[str, HiddenState]], coefficients: Mapping[str, float | Tensor]
+    ) -> Tensor:
+        batch, hidden_state = minibatch
+        return self._step(batch, hidden_state, coefficients)
 
     @abstractmethod
     def _step(

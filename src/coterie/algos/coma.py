@@ -12,7 +12,7 @@ components, each has a value and a baseline of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -247,8 +247,11 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
             modules=(*self.policy.networks, self.critic, *self.others.networks, *self._state.networks),
             targets=(self.target,),
             generators=(self.next_actions,),
-            constants=lambda: self.policy.constants,
+            constants=self._constants,
         )
+
+    def _constants(self) -> Hashable:
+        return self.policy.constants
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config

@@ -76,9 +76,9 @@ class OffPolicyLearner(ScaledRewardLearner):
         *,
         others: OtherTeamsReader | None = None,
     ) -> None:
-        """Makes `_learn` take this gradient step: as a CUDA graph if these are used.
+        """Makes `_learn` take this gradient step: as a CUDA graph or as a trace if these are used.
 
-        It is not captured if it reads other teams, whose policies need not act by tensors only.
+        It is neither if it reads other teams, whose policies need not act by tensors only.
 
         Args:
             step: The gradient step.
@@ -87,21 +87,25 @@ class OffPolicyLearner(ScaledRewardLearner):
             targets: Target networks that it reads and updates.
             others: The other teams that it reads; None for none.
         """
-        if self.cuda_graphs and others is not None and others.roles:
+        if others is not None and others.roles:
             self._step_function = step
-            self.notes += (
-                f"cuda_graphs=on: gradient steps of team {self.team.name} are not captured: its critic reads other "
-                "teams",
-            )
+            if self.cuda_graphs:
+                self.notes += (
+                    f"cuda_graphs=on: gradient steps of team {self.team.name} are not captured: its critic reads other "
+                    "teams",
+                )
             return
         self._step_function = self._captured(
             step,
             optimizers=optimizers,
             modules=modules,
             targets=targets,
-            reads=lambda: list((self.reward_moments or {}).values()),
+            reads=self._reward_tensors,
             generators=() if self.generator is None else (self.generator,),
         )
+
+    def _reward_tensors(self) -> list[Tensor]:
+        return list((self.reward_moments or {}).values())
 
     def _samples(self) -> Iterator[ReplaySample]:
         """Yields the samples of the gradient steps of an update."""

@@ -135,7 +135,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
         self.value.to(self.device)
         self._optimizer = Optimizer({"value": self.value}, *config.adam_settings, ranks=self.ranks)
         self._step_function = self._traced(
-            lambda minibatch, lr: self._step(minibatch[0], minibatch[1], lr),
+            self._step_on,
             optimizers=(self._optimizer,),
             modules=(self.value, *self._state.networks),
         )
@@ -250,6 +250,10 @@ class PQN(OnPolicyLearner, TeamQLearner):
 
         q, before, _ = critic_values(evaluate, (obs, last_action), first, hidden_state, length=self._length)
         return q, before
+
+    def _step_on(self, minibatch: tuple[Batch, HiddenState], lr: Mapping[str, float | Tensor]) -> Tensor:
+        batch, hidden_state = minibatch
+        return self._step(batch, hidden_state, lr)
 
     def _step(self, batch: Batch, hidden_state: HiddenState, lr: Mapping[str, float | Tensor]) -> Tensor:
         """Takes a gradient step on a minibatch and returns its report [reported]; `lr` is that of `value`."""

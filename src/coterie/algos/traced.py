@@ -22,10 +22,12 @@ _MOST_COUNTED = 1000
 
 
 class TracedStep(Generic[Result]):
-    """A gradient step that is repeated by a trace, one for each kind of steps: flags, constants and shapes of samples.
+    """A gradient step that is repeated by a trace, one for each kind of steps: flags, constants, layouts of samples and
+    parameters that require gradients.
 
     After `STEPS_BEFORE` steps of a kind, one is traced, and the next one is taken with and without the trace. If any
-    bit differs, or there is no trace, steps are taken as usual. Arguments are those of `GraphedStep`.
+    bit differs, if there is no trace, or while modules have hooks, steps are taken as usual. Arguments are those of
+    `GraphedStep`.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class TracedStep(Generic[Result]):
     ):
         self._step, self._reads, self._generators, self._constants = step, reads, tuple(generators), constants
         self._optimizers, self._modules = tuple(optimizers), tuple(modules)
+        self._parameters = [p for module in modules for p in module.parameters()]
+        self._hooks = _hooks(modules)
         self._followers = [x for target in targets for x in target.tensors()]
         self._numbers: dict[str, float] = {}
         self._coefficients: dict[str, Tensor] = {}
@@ -55,11 +59,12 @@ class TracedStep(Generic[Result]):
                 if name not in self._coefficients:
                     self._coefficients[name] = torch.zeros((), dtype=torch.float64)
                 self._coefficients[name].fill_(value)
-        kind = (flags, self._constants(), tuple([x.shape for x in tree_leaves(sample)]))
+        layouts = tuple([(x.shape, x.stride(), x.dtype) for x in tree_leaves(sample)])
+        kind = (flags, self._constants(), layouts, tuple([p.requires_grad for p in self._parameters]))
         found, kept = self._traced.get(kind), [*self._changes(), *self._reads()]
-        if found is None or [id(x) for x in found.kept] != [id(x) for x in kept]:
+        if found is None or found.identities != [*map(id, kept)]:
             return self._trace(kind, kept, sample, flags)
-        if found.repeat is None:
+        if found.repeat is None or any(self._hooks):
             return self._step(sample, self._coefficients, *flags)
         if not found.is_checked:
             return self._check(found, sample, flags)
@@ -77,6 +82,8 @@ class TracedStep(Generic[Result]):
             self._counts[kind] = count = self._counts.get(kind, 0) + 1
             if count <= STEPS_BEFORE or len(self._traced) == _MOST_KINDS:
                 return self._step(sample, self._coefficients, *flags)
+        if any(self._hooks):
+            return self._step(sample, self._coefficients, *flags)
         changes = [*changed_by_steps(self._optimizers, self._modules), *self._followers]
         try:
             start, results = trace(
@@ -94,27 +101,41 @@ class TracedStep(Generic[Result]):
 
     def _check(self, traced: _Traced, sample: Tree, flags: tuple[bool, ...]) -> Result:
         """Takes a step with and without the trace, which is discarded if the results differ."""
-        changes = [*changed_by_steps(self._optimizers, self._modules), *self._followers]
-        generators = [g.get_state() for g in self._generators]
-        before = [x.detach().clone() for x in changes]
+        changes, found = [*changed_by_steps(self._optimizers, self._modules), *self._followers], None
+        before = _copies(changes, self._generators)
         assert traced.repeat is not None
-        with torch._C._AutoDispatchBelowAutograd():
-            results = traced.repeat(sample)
-        after = [x.detach().clone() for x in changes], [g.get_state() for g in self._generators]
-        self._restore(changes, before, generators)
+        try:
+            with torch._C._AutoDispatchBelowAutograd():
+                results = traced.repeat(sample)
+            found = results, _copies(changes, self._generators)
+        except RuntimeError:  # of an operation that does not allow what another sample allowed
+            pass
+        with torch.no_grad():
+            for x, value in zip(changes, before[0], strict=True):
+                x.copy_(value)
+        for generator, state in zip(self._generators, before[1], strict=True):
+            generator.set_state(state)
         expected = self._step(sample, self._coefficients, *flags)
-        states = [g.get_state() for g in self._generators]
-        traced.is_checked = equal((results, *after), (expected, [x.detach() for x in changes], states))
+        traced.is_checked = found is not None and equal(found, (expected, _copies(changes, self._generators)))
         if not traced.is_checked:
             traced.repeat = None
         return expected
 
-    def _restore(self, changes: list[Tensor], before: list[Tensor], generators: list[Tensor]) -> None:
-        with torch.no_grad():
-            for x, value in zip(changes, before, strict=True):
-                x.copy_(value)
-        for generator, state in zip(self._generators, generators, strict=True):
-            generator.set_state(state)
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a copy has: no traces, which change the tensors of the original."""
+        return vars(self) | {"_traced": {}}
+
+
+def _hooks(modules: Sequence[nn.Module]) -> list[Any]:
+    """Returns dictionaries of the hooks of modules, to which others are added."""
+    parts = [part for module in modules for part in module.modules()]
+    forward = [x for part in parts for x in (part._forward_hooks, part._forward_pre_hooks)]
+    return [*forward, *(x for part in parts for x in (part._backward_hooks, part._backward_pre_hooks))]
+
+
+def _copies(tensors: Sequence[Tensor], generators: Sequence[torch.Generator]) -> tuple[list[Tensor], list[Tensor]]:
+    """Returns copies of tensors, and the states of generators."""
+    return [x.detach().clone() for x in tensors], [g.get_state() for g in generators]
 
 
 class _Traced:
@@ -122,9 +143,11 @@ class _Traced:
 
     Attributes:
         kept: Tensors that it reads and changes.
+        identities: Their identities.
         repeat: Takes a step; None if it cannot be traced.
         is_checked: True if a step by the trace once had the same results.
     """
 
     def __init__(self, kept: list[Tensor], repeat: Callable[..., Any] | None):
-        self.kept, self.repeat, self.is_checked = kept, repeat, False
+        self.kept, self.identities = kept, [*map(id, kept)]
+        self.repeat, self.is_checked = repeat, False

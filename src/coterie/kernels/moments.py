@@ -22,7 +22,9 @@ def update_moments(
         None if there is no kernel for the types, the shapes or the device.
     """
     columns = x.shape[-1]
-    if not native.is_supported(x) or any(not y.is_cpu or y.dtype is not torch.float64 for y in before):
+    if native.is_traced(x) or not native.is_supported(x):  # it is not an operator, which could be recorded
+        return None
+    if any(not y.is_cpu or y.dtype is not torch.float64 for y in before):
         return None
     if not columns or any(y.shape != (columns,) for y in before[1:]):
         return None

@@ -212,7 +212,7 @@ class Operator:
 
     def __call__(self, *args: Any) -> Any:
         """Returns the results, with a gradient if one is recorded."""
-        if _is_traced(args[0]):
+        if is_traced(args[0]):
             return self._registered(*args)
         if self._differentiable is not None and torch.is_grad_enabled():
             return self._differentiable(*args)
@@ -220,13 +220,13 @@ class Operator:
 
     def without_gradient(self, *args: Any) -> Any:
         """Returns the results within a function of autograd, which records the gradient itself."""
-        if not _is_traced(args[0]):
+        if not is_traced(args[0]):
             return self._forward(*args)
         with torch._C._AutoDispatchBelowAutograd():
             return self._registered(*args)
 
 
-def _is_traced(x: Tensor) -> bool:
+def is_traced(x: Tensor) -> bool:
     """True if the call is recorded, transformed or replaced by something that sees operators only."""
     return (
         torch.compiler.is_compiling()

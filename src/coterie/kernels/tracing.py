@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.core.device_constants import as_tensors
@@ -23,6 +24,9 @@ from coterie.kernels.native import direct_call, preparation
 
 _BY_INDEX = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
 """Operations at places that are indices or a mask. With a mask, their shapes depend on numbers."""
+
+_HOST_READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
+"""Functions that read tensors on the host without an operation."""
 
 _SAME = frozenset({"detach", "alias"})
 """Operations that return a tensor as it is."""
@@ -73,7 +77,7 @@ def trace(
     # An object that the caller passes twice may be two in other calls, so that every input gets an object of its own.
     own = tree_map(torch.Tensor.detach, inputs)
     tracer = _Tracer(own, changes, generators)
-    with as_tensors(), tracer:
+    with as_tensors(), tracer, _HostReads(tracer):
         results = function(*own)
     if tracer.obstacle is not None:
         raise CannotTraceError(tracer.obstacle, results)
@@ -82,7 +86,8 @@ def trace(
 
 def equal(one: Tree, other: Tree) -> bool:
     """True if two trees hold the same tensors bit by bit, in the same memory layout. NaN equals NaN."""
-    return all(_same(x, y) for x, y in zip(tree_leaves(one), tree_leaves(other), strict=True))
+    leaves, others = tree_leaves(one), tree_leaves(other)
+    return len(leaves) == len(others) and all(_same(x, y) for x, y in zip(leaves, others, strict=True))
 
 
 def _same(x: Tensor, y: Tensor) -> bool:
@@ -259,6 +264,19 @@ class _Tracer(TorchDispatchMode):
         return not (found | used) & changed and (self._starts_often or used <= self._own)
 
 
+class _HostReads(TorchFunctionMode):
+    """While it is active, a tracer learns of functions that read tensors on the host without an operation."""
+
+    def __init__(self, tracer: _Tracer):
+        super().__init__()
+        self._tracer = tracer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _HOST_READS:
+            self._tracer.obstacle = self._tracer.obstacle or f"it reads a tensor on the host by {func.__name__}"
+        return func(*args, **(kwargs or {}))
+
+
 class _Code:
     """The lines of a trace.
 
@@ -295,17 +313,17 @@ class _Code:
         if call is None:
             words = [self._source(x) for x in args] + [f"{name}={self._source(x)}" for name, x in kwargs.items()]
             call = f"{self._source(function)}({', '.join(words)})"
+        given = {id(x) for x in operation.tensors}  # an operation that changes one returns it
         read, set_here = self._read, set()
-        given = {id(x) for x in operation.tensors}
         if not operation.changed or any(id(x) not in given for x in operation.results):
-            target = self._target(out)
+            call = f"{self._target(out)} = {call}"
             set_here = {self._names[id(x)] for x in operation.results}
-            call = f"{target} = {call}"
         if is_fixed:
             self._fixed_lines.append(call)
             return
         self._lines.append((call, read, set_here))
-        self._varying |= {id(x) for x in operation.results}
+        if set_here:
+            self._varying |= {id(x) for x in operation.results}
 
     def _prepared(self, func: OpOverload, args: Any) -> str | None:
         """Returns the call of an operator whose last arguments, its parameters, are prepared at the start.
