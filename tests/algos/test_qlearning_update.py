@@ -39,7 +39,7 @@ def test_one_step_targets_by_loops(mixer: str, scale: str, double: bool):
     algorithm.reader.online = lambda value, inputs: (
         {name: x[:-1] for name, x in online.items()}, {name: x[1:] for name, x in online.items()},
     )  # fmt: skip
-    algorithm.reader.unroll = lambda value, inputs: target
+    algorithm.reader.successors = lambda value, inputs: {name: x[1:] for name, x in target.items()}
     batch = algorithm.evaluate_batch(rollout)
     valid = valid_of(rollout)
     assert torch.equal(batch.valid, valid if mixer == "none" else valid.any(-1))

@@ -211,18 +211,18 @@ def test_losses_read_observations_that_are_normalized_by_present_statistics(norm
     algorithm, collector = make(normalize_obs=normalize)
     algorithm.update(collect_rollout(algorithm, collector), 0.0)  # the statistics now have a scale
     statistics = algorithm.policy.obs_normalizer
-    draw, losses, read = algorithm.buffer.sample, algorithm.actor_losses, []
+    draw, losses, read = algorithm.buffer.samples, algorithm.actor_losses, []
 
-    def spy_on_sample(size: int) -> Any:
-        sample = draw(size)
-        read.append(statistics(sample.rollout.obs))
-        return sample
+    def spy_on_samples(size: int, count: int) -> Any:
+        for sample in draw(size, count):
+            read.append(statistics(sample.rollout.obs))
+            yield sample
 
     def spy_on_losses(rollout: Any, *arguments: Any) -> Any:
         read.append(rollout.obs)
         return losses(rollout, *arguments)
 
-    algorithm.buffer.sample, algorithm.actor_losses = spy_on_sample, spy_on_losses
+    algorithm.buffer.samples, algorithm.actor_losses = spy_on_samples, spy_on_losses
     rollout = collect_rollout(algorithm, collector)
     algorithm.update(rollout, 0.0)
     expected, found = read

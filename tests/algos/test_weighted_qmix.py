@@ -56,8 +56,11 @@ REQUEST = SimpleNamespace(
 def central(rule: Any, greedy: Tensor | None = None) -> CentralQ:
     """Q* is the table plus the input, of the target networks 100 more."""
 
-    def unroll(value: Team, inputs: Any) -> dict[str, Tensor]:
-        return {"all": value.table + inputs}
+    def learned(value: Team, inputs: Any) -> dict[str, Tensor]:
+        return {"all": value.table[:-1] + inputs}
+
+    def successors(value: Team, inputs: Any) -> dict[str, Tensor]:
+        return {"all": value.table[1:] + inputs}
 
     def evaluate(value: Team, q: dict[str, Tensor], actions: Any, timesteps: Any) -> Tensor:
         assert timesteps is REQUEST
@@ -70,7 +73,7 @@ def central(rule: Any, greedy: Tensor | None = None) -> CentralQ:
         assert greedy is not None
         return {"all": greedy}
 
-    reader = SimpleNamespace(unroll=unroll)
+    reader = SimpleNamespace(learned=learned, successors=successors)
     return CentralQ(
         Team(TABLE.clone().requires_grad_()), Team(TABLE + 100), reader,
         evaluate=evaluate, greedy=choose, rule=rule, alpha=0.25,
