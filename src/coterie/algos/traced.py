@@ -59,12 +59,14 @@ class TracedStep(Generic[Result]):
                 if name not in self._coefficients:
                     self._coefficients[name] = torch.zeros((), dtype=torch.float64)
                 self._coefficients[name].fill_(value)
+        if any(self._hooks):
+            return self._step(sample, self._coefficients, *flags)
         layouts = tuple([(x.shape, x.stride(), x.dtype) for x in tree_leaves(sample)])
         kind = (flags, self._constants(), layouts, tuple([p.requires_grad for p in self._parameters]))
         found, kept = self._traced.get(kind), [*self._changes(), *self._reads()]
         if found is None or found.identities != [*map(id, kept)]:
             return self._trace(kind, kept, sample, flags)
-        if found.repeat is None or any(self._hooks):
+        if found.repeat is None:
             return self._step(sample, self._coefficients, *flags)
         if not found.is_checked:
             return self._check(found, sample, flags)
@@ -82,8 +84,6 @@ class TracedStep(Generic[Result]):
             self._counts[kind] = count = self._counts.get(kind, 0) + 1
             if count <= STEPS_BEFORE or len(self._traced) == _MOST_KINDS:
                 return self._step(sample, self._coefficients, *flags)
-        if any(self._hooks):
-            return self._step(sample, self._coefficients, *flags)
         changes = [*changed_by_steps(self._optimizers, self._modules), *self._followers]
         try:
             start, results = trace(
