@@ -28,7 +28,10 @@ def assert_repeats(function, *inputs):
     with torch.inference_mode():
         traced, results = trace(function, *inputs)
         assert equal(results, function(*inputs))
-        assert equal(traced()(*others), function(*others))
+        repeat = traced()
+        found = repeat(*others)
+        assert equal(repeat(*inputs), results)
+        assert equal(found, function(*others))  # the second call leaves the results of the first one
 
 
 X, MASK = torch.rand(3, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([[True], [False], [True]])

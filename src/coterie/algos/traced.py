@@ -121,10 +121,6 @@ class TracedStep(Generic[Result]):
             traced.repeat = None
         return expected
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Returns what a copy has: no traces, which change the tensors of the original."""
-        return vars(self) | {"_traced": {}}
-
 
 def _hooks(modules: Sequence[nn.Module]) -> list[Any]:
     """Returns dictionaries of the hooks of modules, to which others are added."""
@@ -143,7 +139,7 @@ class _Traced:
 
     Attributes:
         kept: Tensors that it reads and changes.
-        identities: Their identities.
+        identities: Their identities, which differ from those of a copy of the step.
         repeat: Takes a step; None if it cannot be traced.
         is_checked: True if a step by the trace once had the same results.
     """
