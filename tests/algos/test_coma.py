@@ -220,6 +220,7 @@ def test_observations_and_rewards_of_dead_agents_do_not_change_weights(kind, rnn
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("plain_steps")
 @pytest.mark.parametrize("others_matter", [False, True])
 def test_an_irrelevant_teammate_gets_no_credit(monkeypatch, others_matter):
     """The reward depends on agent 0 only, so that agent 1's advantage is about 0. In the control it depends on both."""
