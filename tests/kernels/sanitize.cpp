@@ -27,7 +27,7 @@
                                        T*, int);                                                                       \
   void coterie_clipped_value_loss_##S(const int64_t*, const double*, const T*, const T*, const T*, const bool*, T*,    \
                                       T*, int);                                                                        \
-  void coterie_adam_##S(const int64_t*, const double*, T*, T*, T*, T*, T*, int);                                       \
+  void coterie_adam_##S(const int64_t*, const double*, const double*, const float*, T*, T*, T*, T*, T*, int);          \
   void coterie_qmix_forward_##S(const int64_t*, const T*, const T*, const T* const*, T*, T*, int);                     \
   void coterie_qmix_backward_##S(const int64_t*, const T*, const T*, const T*, const T*, const T* const*, T* const*,   \
                                  int);                                                                                 \
@@ -164,9 +164,13 @@ struct Blocks {
     double* const moments[] = {counts, means, deviations, counts + 1, means + 6, deviations + 6};                      \
     coterie_moments_##S(size, logits, nullptr, moments, threads);                                                      \
     coterie_moments_##S(size, logits, mask.get(), moments, threads);                                                   \
-    const double adam[] = {0.01, 0.9, 0.999, 1e-8, 0.1, 0.5, 1};                                                       \
+    const double rate = 0.01;                                                                                          \
+    const float step = 7;                                                                                              \
     Block<T> p(rows), g(rows), average(rows), square(rows, 0);                                                         \
-    coterie_adam_##S(n.data(), adam, p, g, average, square, out, threads);                                             \
+    for (double rectify : {0.0, 1.0}) {                                                                                \
+      const double adam[] = {0.9, 0.999, 1e-8, 0.1, 0.5, rectify};                                                     \
+      coterie_adam_##S(n.data(), adam, &rate, &step, p, g, average, square, out, threads);                             \
+    }                                                                                                                  \
   }                                                                                                                    \
   void check_particles_##S(int64_t envs, int kind, int threads) {                                                      \
     std::vector<int64_t> world{envs, 2, 1, 2, 1, 3, 3, 1, 0, 20, 2, 1, 1, kind == 1, 1, 2,                             \
