@@ -153,7 +153,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def check(given: argparse.Namespace) -> None:
-    """Raises UserError if only one of the two options for JaxMARL is given, or a folder that is no checkout of it."""
+    """Raises UserError for no rounds, only one of the two options for JaxMARL, or a folder that is no checkout of it."""
+    if given.rounds < 1:
+        raise UserError(f"--rounds {given.rounds}: expected at least 1.")
     if (given.jaxmarl is None) != (given.jax_python is None):
         raise UserError("--jaxmarl and --jax-python: only one of them is given. Give both to measure JaxMARL.")
     if given.jaxmarl is not None and not (given.jaxmarl / "baselines").is_dir():

@@ -308,6 +308,8 @@ def test_without_jaxmarl_only_coterie_is_measured(script: Any, tmp_path: Path):
         beside.main(["--jax-python", "python"])
     with pytest.raises(UserError, match=r"no folder baselines in it\. Give a checkout"):
         beside.main(["--jax-python", "python", "--jaxmarl", str(tmp_path)])
+    with pytest.raises(UserError, match="--rounds 0: expected at least 1"):
+        beside.main(["--rounds", "0"])
     with pytest.raises(UserError, match=r"--only vdm: no such row\. Did you mean 'vdn'\?"):
         beside.main(["--only", "vdm"])
 
