@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def check(given: argparse.Namespace) -> None:
-    """Raises UserError for no rounds, only one of the two options for JaxMARL, or a folder that is no checkout of it."""
+    """Raises UserError for no rounds, one of the options for JaxMARL alone, or a folder that is no checkout of it."""
     if given.rounds < 1:
         raise UserError(f"--rounds {given.rounds}: expected at least 1.")
     if (given.jaxmarl is None) != (given.jax_python is None):
