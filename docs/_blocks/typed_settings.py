@@ -85,6 +85,9 @@ class _Writer:
             for key, (kind, text) in self.keys(model.model_fields).items():
                 texts.setdefault(key, text)
                 kinds.setdefault(key, {})[kind] = None
+        for own in kinds.values():
+            if any(kind.endswith(" | None") for kind in own):
+                own.pop("None", None)
         return {key: (" | ".join(own), texts[key]) for key, own in kinds.items()}
 
     def add(

@@ -3159,7 +3159,7 @@ class TrainSettings(TypedDict, total=False):
     all (full), those within `network_radius` (radius), or those that the environment declares in its
     observations (given).
     """
-    network_radius: float | None | None
+    network_radius: float | None
     """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"]
     """Activation after each hidden layer."""
@@ -3181,7 +3181,7 @@ class TrainSettings(TypedDict, total=False):
     """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
     normalize_obs: bool
     """Normalize observations by their running mean and standard deviation."""
-    critic_hidden_sizes: Sequence[int] | None | None
+    critic_hidden_sizes: Sequence[int] | None
     """Units of the critic's hidden layers; null: `hidden_sizes`."""
     critic_agent_id: bool | None
     """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
