@@ -124,9 +124,10 @@ def main(argv: list[str]) -> int:
         results.write_text(json.dumps(content, indent=1) + "\n")
         results.with_suffix(".md").write_text(_page(given.study, content, tasks))
         return 0
-    wanted = preset_jobs(given.seeds or seeds) if given.study == "presets" else jobs(given, tasks, given.seeds or seeds)
+    chosen = given.seeds or seeds
+    plan = preset_jobs(given, chosen) if given.study == "presets" else jobs(given, tasks, chosen)
     done = {*written.get("runs", {}), *_read(path)}
-    execute([job for job in wanted if job.key not in done], path, given.jobs)
+    execute([job for job in plan if job.key not in done], path, given.jobs)
     return 0
 
 
@@ -174,7 +175,7 @@ def jobs(given: argparse.Namespace, tasks: tuple[Task, ...], seeds: tuple[int, .
                     yield Job(algo, task, given.variant, tuple(given.settings), seed)
 
 
-def preset_jobs(seeds: tuple[int, ...]) -> Iterator[Job]:
+def preset_jobs(given: argparse.Namespace, seeds: tuple[int, ...]) -> Iterator[Job]:
     """All presets of an algorithm for a task of the built-in worlds and of Gymnasium, and the defaults beside them."""
     from coterie.config import sources
     from coterie.envs.make import make
@@ -184,6 +185,10 @@ def preset_jobs(seeds: tuple[int, ...]) -> Iterator[Job]:
         for name in sources.presets("algo_env"):
             algo, _, env = name.partition("/")
             if not env.startswith(BUILT_IN) or "original" in env:
+                continue
+            if given.algos and algo not in given.algos:
+                continue
+            if given.only and not any(word in env for word in given.only):
                 continue
             if env not in tasks:
                 roles = make(env).spec.roles
