@@ -19,18 +19,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import elu, huber_loss, relu
+from torch.nn.functional import elu, huber_loss, layer_norm, relu
 
 from coterie.core.specs import ActionSpec
 from coterie.core.types import Action
 from coterie.functional.policy_gradient import log_prob_and_entropy
-from coterie.kernels import adam, mixing, mlp, native, particle, policy_gradient, recurrent
+from coterie.kernels import adam, attention, mixing, mlp, native, particle, policy_gradient, recurrent
 
 Call = tuple[str, list[Any], Callable[..., Any]]
 """Name of an operator of `torch.ops.coterie`, right arguments, and a function that computes its first result."""
 
 REFUSALS = (TypeError, ValueError, IndexError, RuntimeError)
-MODULES = (adam, mixing, mlp, particle, policy_gradient, recurrent)
+MODULES = (adam, attention, mixing, mlp, particle, policy_gradient, recurrent)
 
 
 class Draw:
@@ -148,7 +148,8 @@ def _mlp(draw: Draw) -> Call:
     biases = [draw.tensor(*sets, *between, b) for b in widths[1:]]
     normed = widths[: activated + 1] if draw.size(0, 1) else []
     scales, shifts = ([draw.tensor(*sets, *between, b) for b in normed] for _ in range(2))
-    arguments = [draw.tensor(*sets, rows, widths[0]), weights, biases, scales, shifts, draw.size(0, 1), activated]
+    activation = draw.size(0, 1) if normed else draw.size(0, 1, 2)
+    arguments = [draw.tensor(*sets, rows, widths[0]), weights, biases, scales, shifts, activation, activated]
 
     def outputs(*arguments: Any) -> Tensor:
         return mlp.eager_mlp(*arguments[:-1])
@@ -215,7 +216,45 @@ def _qmix_value(q: Tensor, state: Tensor, layers: Sequence[Tensor], _save: bool)
     return (hidden * linear(h2, 2).abs()).sum(-1) + linear(relu(v), 4).squeeze(-1)
 
 
-MAKERS = (_categorical, _categorical_backward, _policy_loss, _value_loss, _adam, _mlp, _recurrent, _qmix)
+def _attention(draw: Draw) -> Call:
+    samples, entities, units, heads = draw.size(0, 1, 5, 60), draw.size(1, 4, 30), draw.size(32, 64), draw.size(1, 2)
+    contexts = draw.integers(entities, draw.size(1, 3), draw.size(1, 5))
+    x, present = draw.tensor(samples, entities, units), draw.flags(samples, entities) if draw.size(0, 1) else None
+    parameters = [0.3 * draw.tensor(*size) for size in ((units, 3 * units), (3 * units,), (units, units), (units,))]
+    arguments = [present, contexts, *parameters, heads]
+    if draw.size(0, 1):
+        return "attention", [x, *arguments, bool(draw.size(0, 1))], _attended
+    saved = torch.ops.coterie.attention(x, *arguments, True)[1]
+    grad = draw.tensor(samples, len(contexts), units)
+    return "attention_backward", [grad, x, saved, *arguments, True], lambda *_: None
+
+
+def _attended(
+    x: Tensor,
+    present: Tensor | None,
+    contexts: Tensor,
+    project: Tensor,
+    project_bias: Tensor,
+    mix: Tensor,
+    mix_bias: Tensor,
+    heads: int,
+    _save: bool,
+) -> Tensor:
+    present = torch.ones(x.shape[:2], dtype=torch.bool) if present is None else present
+    x = layer_norm(x, x.shape[-1:])
+    means = []
+    for context in contexts:
+        own, here = x[:, context], present[:, context]
+        q, k, v = ((own @ project + project_bias).unflatten(-1, (3, heads, -1))).unbind(-3)
+        score = torch.einsum("mihd,mjhd->mhij", q, k) / x.shape[-1] ** 0.5
+        weight = score.masked_fill(~here[:, None, None], torch.finfo(x.dtype).min).softmax(-1) * here[:, None, None]
+        mixed = torch.einsum("mhij,mjhd->mihd", weight, v).flatten(-2)
+        each = layer_norm(own + mixed @ mix + mix_bias, x.shape[-1:])
+        means.append((each * here.unsqueeze(-1)).sum(1) / here.sum(1, keepdim=True).clamp(min=1))
+    return torch.stack(means, 1)
+
+
+MAKERS = (_attention, _categorical, _categorical_backward, _policy_loss, _value_loss, _adam, _mlp, _recurrent, _qmix)
 
 
 def _spoiled_tensor(x: Tensor, draw: Draw) -> Tensor:

@@ -34,6 +34,10 @@
   void coterie_particle_step_##S(const int64_t*, const double*, void* const*, int);                                    \
   void coterie_rollout_##S(const int64_t*, const double*, void* const*, int);                                          \
   void coterie_moments_##S(const int64_t*, const T*, const bool*, double* const*, int);                                \
+  void coterie_attention_forward_##S(const int64_t*, const T*, const bool*, const int64_t*, const T* const*, T*, T*,   \
+                                     int);                                                                             \
+  void coterie_attention_backward_##S(const int64_t*, const T*, const bool*, const int64_t*, const T* const*, T*,      \
+                                      const T*, T* const*, int);                                                       \
   }
 DECLARE(float, f32)
 DECLARE(double, f64)
@@ -120,6 +124,28 @@ struct Blocks {
       coterie_gru_forward_##S(n.data(), x, first.get(), h0, nullptr, w, u, b, extra, out, nullptr, saved, threads);    \
       coterie_gru_backward_##S(n.data(), x, first.get(), h0, w, u, b, extra, out, saved, grad, nullptr, grads,         \
                                threads);                                                                               \
+    }                                                                                                                  \
+  }                                                                                                                    \
+  void check_attention_##S(int64_t samples, int64_t entities, int64_t contexts, int threads) {                         \
+    const int64_t units = 32, heads = 2, members = 2, queries = contexts * members;                                    \
+    const int64_t n[] = {samples, entities, units, heads, contexts, members};                                          \
+    std::vector<int64_t> slots;                                                                                        \
+    for (int64_t i = 0; i < queries; i++) slots.push_back((3 * i) % entities);                                         \
+    Blocks<T> p, d;                                                                                                    \
+    d.add(samples * entities * units);                                                                                 \
+    for (Blocks<T>* x : {&p, &d}) x->add(units * 3 * units), x->add(3 * units), x->add(units * units), x->add(units);  \
+    Block<T> x(samples * entities * units), out(samples * contexts * units), grad(samples * contexts * units);         \
+    Block<T> saved(samples * (entities * 3 * units + queries * (heads * members + units + 1)));                        \
+    const auto some = flags(samples * entities);                                                                       \
+    for (const bool* present : {static_cast<const bool*>(nullptr), static_cast<const bool*>(some.get())}) {            \
+      for (T* keep : {static_cast<T*>(nullptr), static_cast<T*>(saved)})                                               \
+        coterie_attention_forward_##S(n, x, present, slots.data(), p.pointers.data(), out, keep, threads);             \
+      T* const of_x = d.pointers[0];                                                                                   \
+      for (T* x_grad : {static_cast<T*>(nullptr), of_x}) {                                                             \
+        d.pointers[0] = x_grad;                                                                                        \
+        coterie_attention_backward_##S(n, x, present, slots.data(), p.pointers.data(), saved, grad, d.pointers.data(), \
+                                       threads);                                                                       \
+      }                                                                                                                \
     }                                                                                                                  \
   }                                                                                                                    \
   void check_mixing_##S(int64_t rows, std::vector<int64_t> widths, int threads) {                                      \
@@ -242,8 +268,10 @@ struct Blocks {
             check_mlp_##S(sets, rows, {3, 65, 17, 5}, 2, 0, normed, threads);                                          \
             check_mlp_##S(sets, rows, {1, 16}, 1, 1, normed, threads);                                                 \
             check_mlp_##S(sets, rows, {7, 1}, 0, 0, 0, threads);                                                       \
+            if (!normed) check_mlp_##S(sets, rows, {3, 33, 17, 5}, 2, 2, 0, threads);                                  \
             if (rows < 100 && !normed) check_mlp_##S(sets, rows, {19, 300, 257, 5}, 2, 0, 0, threads);                 \
           }                                                                                                            \
+        for (int64_t entities : {1, 5, 30}) check_attention_##S(rows, entities, 3, threads);                           \
         check_mixing_##S(rows, {3, 7, 17, 5}, threads);                                                                \
         check_mixing_##S(rows, {1, 1, 16, 1}, threads);                                                                \
         check_mixing_##S(rows, {2, 16, 1, 33}, threads);                                                               \

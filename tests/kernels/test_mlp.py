@@ -5,19 +5,15 @@ import itertools
 import pytest
 import torch
 
-from coterie.kernels.mlp import eager_mlp, mlp
+from coterie.kernels.mlp import ACTIVATIONS, eager_mlp, mlp
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import MLP, Linear
 
-CASES = list(
-    itertools.product(
-        ["tanh", "relu"],
-        [False, True, "hidden"],
-        [None, 3],
-        [((3, 5, 2), 1), ((4, 17, 6, 3), 3), ((5, 2), 0), ((1, 33, 1), 1)],
-        [1, 7],
-    )
-)
+SHAPES = [((3, 5, 2), 1), ((4, 17, 6, 3), 3), ((5, 2), 0), ((1, 33, 1), 1)]
+CASES = [
+    *itertools.product(["tanh", "relu"], [False, True, "hidden"], [None, 3], SHAPES, [1, 7]),
+    *itertools.product(["silu"], [False], [None, 3], SHAPES, [7]),
+]
 
 
 def network(widths, *, activated, sets=None, norm=False, dtype=torch.float64, seed=0):
@@ -55,7 +51,7 @@ def test_values_and_gradients_are_those_of_pytorch(activation, norm, sets, shape
     x = torch.randn(*(() if sets is None else (sets,)), rows, widths[0], dtype=torch.float64, requires_grad=True)
     flat = [x, *itertools.chain(*parts)]
     run = as_function(parts, activation, activated)
-    torch.testing.assert_close(run(*flat), eager_mlp(x, *parts, int(activation == "relu"), activated))
+    torch.testing.assert_close(run(*flat), eager_mlp(x, *parts, ACTIVATIONS[activation], activated))
     assert torch.autograd.gradcheck(run, flat)
 
 
@@ -133,7 +129,7 @@ def test_non_finite_inputs_give_what_pytorch_gives(bad, activation):
     x = torch.ones(5, 3)
     x[2, 1] = bad
     fused = mlp(x, parts[0], parts[1], activation=activation, activated=1)
-    eager = eager_mlp(x, *parts, int(activation == "relu"), 1)
+    eager = eager_mlp(x, *parts, ACTIVATIONS[activation], 1)
     torch.testing.assert_close(fused, eager, equal_nan=True)
     assert fused[:2].isfinite().all()
 
@@ -162,6 +158,10 @@ def test_other_types_and_activations_have_no_kernel():
     weights, biases, *_ = network((3, 4, 2), activated=1, dtype=torch.float32)
     x = torch.zeros(5, 3)
     assert mlp(x, weights, biases, activation="gelu", activated=1) is None
+    norms = [(torch.ones(width), torch.zeros(width)) for width in (3, 4)]
+    assert mlp(x, weights, biases, norms=norms, activation="silu", activated=1) is None
+    wide = [torch.zeros(3, 257), torch.zeros(257, 2)]
+    assert mlp(x, wide, [torch.zeros(257), torch.zeros(2)], activation="silu", activated=1) is None
     assert mlp(x.double(), weights, biases, activated=1) is None
     assert mlp(x.half(), [w.half() for w in weights], biases, activated=1) is None
 

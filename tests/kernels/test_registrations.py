@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map
 import coterie.kernels
 from coterie.kernels import policy_gradient, recurrent
 from coterie.kernels.adam import adam_step
+from coterie.kernels.attention import Projections, attention
 from coterie.kernels.mixing import qmix
 from coterie.kernels.mlp import mlp
 from coterie.nets.mixers import QMIXMixer
@@ -36,6 +37,11 @@ def _gru():
 def _lstm():
     states = (tensor(4, 16), tensor(4, 16))
     return recurrent.lstm(tensor(3, 4, 2), FIRST, states, (tensor(2, 64), tensor(16, 64)), tensor(64))
+
+
+def _attention():
+    parameters = Projections(tensor(32, 96), tensor(96), tensor(32, 32), tensor(32))
+    return attention(tensor(5, 3, 32), torch.rand(5, 3) < 0.7, torch.tensor([[0, 1], [2, 1]]), parameters, 2)
 
 
 def _qmix():
@@ -69,7 +75,7 @@ def _adam():
 
 def work():
     """Calls every operator, with backward passes."""
-    parts = (_mlp(), _gru(), *_lstm(), _qmix(), *_categorical(), *_losses(), *_adam())
+    parts = (_mlp(), _attention(), _gru(), *_lstm(), _qmix(), *_categorical(), *_losses(), *_adam())
     sum(x.sum() for x in parts if x.requires_grad).backward()
 
 
@@ -85,7 +91,7 @@ def test_every_operator_is_called():
         importlib.import_module(f"coterie.kernels.{module.name}")
     names = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("coterie::")}
     assert {operator.name() for operator in CALLS} == names
-    assert len(names) >= 14
+    assert len(names) >= 16
 
 
 @pytest.mark.parametrize("operator", CALLS, ids=lambda operator: operator.name())
@@ -102,7 +108,16 @@ def test_gradients_are_part_of_the_checks():
         for arguments in found
         if any(isinstance(x, torch.Tensor) and x.requires_grad for x in arguments)
     }
-    differentiable = {"mlp", "gru", "lstm", "qmix", "categorical", "clipped_policy_loss", "clipped_value_loss"}
+    differentiable = {
+        "mlp",
+        "attention",
+        "gru",
+        "lstm",
+        "qmix",
+        "categorical",
+        "clipped_policy_loss",
+        "clipped_value_loss",
+    }
     assert with_gradient >= differentiable
 
 

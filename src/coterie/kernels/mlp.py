@@ -14,13 +14,14 @@ from torch.nn import functional
 from coterie.kernels import native
 from coterie.kernels.native import Operator
 
-ACTIVATIONS = {"tanh": 0, "relu": 1}
+ACTIVATIONS = {"tanh": 0, "relu": 1, "silu": 2}
 """Codes of the activation functions that have a kernel, by name."""
 
 _LINE = 64  # bytes of a cache line, to which rows are padded
 
 _WIDE = 256  # columns of a layer with rows that are padded further, kWide in mlp.cpp
 _WIDEST = {False: 1024, True: 256}  # columns of a layer, without and with normalization
+_WIDEST_SILU = 512, 256  # columns of the input and of a layer with SiLU, which has no normalization
 
 
 def mlp(
@@ -42,7 +43,7 @@ def mlp(
         biases: Of each layer [out], or [G, 1, out].
         norms: Scale and shift of each normalization [in], or [G, 1, in]; empty for none. As many as activations: before
             these; one more: of the input and after these.
-        activation: `tanh` or `relu`; others have no kernel.
+        activation: `tanh`, `relu`, or `silu` without normalization; others have no kernel.
         activated: Number of layers with an activation: all, or all but the last.
 
     Returns:
@@ -68,7 +69,14 @@ def has_kernel(
         return False
     if any(weight.shape[-1] > _WIDEST[bool(norms)] for weight in weights):
         return False
+    if activated and activation == "silu" and (norms or not _fits_silu(weights)):
+        return False
     return len(norms) <= activated or x.shape[-1] <= _WIDEST[True]
+
+
+def _fits_silu(weights: Sequence[Tensor]) -> bool:
+    most_inputs, most = _WIDEST_SILU
+    return weights[0].shape[-2] <= most_inputs and all(weight.shape[-1] <= most for weight in weights)
 
 
 def sizes_and_parameters(
@@ -107,10 +115,11 @@ def eager_mlp(
         x = x @ weight + bias
         if index < activated:
             x = normalize(x, index, _BEFORE)
-            x = normalize(torch.relu(x) if activation else torch.tanh(x), index + 1, _AFTER)
+            x = normalize(_FUNCTIONS[activation](x), index + 1, _AFTER)
     return x
 
 
+_FUNCTIONS = (torch.tanh, torch.relu, functional.silu)
 _AFTER, _BEFORE = 1, 2  # kAfter and kBefore in mlp.hpp
 
 
@@ -158,6 +167,8 @@ def _check_layers(
     sets, floats = weights[0].shape[:-2], native.float_type(operator, weights[0])
     widths = [weights[0].shape[-2], *(weight.shape[-1] for weight in weights)]
     kind = _normalization(scales or norms[1], activated)
+    if activated and activation == ACTIVATIONS["silu"] and (scales or not _fits_silu(weights)):
+        raise ValueError(f"{operator}: SiLU with normalization, or layers of {widths} columns. There is no kernel.")
     if max(widths[1:]) > _WIDEST[bool(scales)] or min(widths[1:]) < 1 or (kind == _AFTER and widths[0] > _WIDEST[True]):
         raise ValueError(
             f"{operator}: layers of {widths} columns. There is no kernel for more than {_WIDEST}, nor for 0."

@@ -11,6 +11,9 @@ from torch.nn.functional import layer_norm
 from coterie.core.specs import RoleSpec, TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState
+from coterie.kernels import switch
+from coterie.kernels.attention import Projections, attention
+from coterie.kernels.mlp import mlp
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import Activation, NetworkConfig
 from coterie.nets.encoders import build_encoder
@@ -32,7 +35,7 @@ class EntityEncoder(nn.Module):
         super().__init__()
         self.role = role
         self.encoder = build_encoder(role.observation_space, None, generator)
-        self.activation = ACTIVATIONS[activation]
+        self.activation, self.activation_name = ACTIVATIONS[activation], activation
         obs_size = self.encoder.features + state_size
         self.obs_layer = Linear(obs_size, size, gain=1.0, generator=generator)
         self.obs_action_layer = Linear(obs_size + action_size(role.action), size, gain=1.0, generator=generator)
@@ -55,7 +58,11 @@ class EntityEncoder(nn.Module):
     def _embed(self, layer: Linear, x: Tensor, alive: Tensor | None) -> Tensor:
         if alive is not None:  # before the product, where it would reach the gradient of the weights
             x = torch.where(alive.unsqueeze(-1), x, 0.0)
-        return self.activation(layer(x.flatten(0, -2))).unflatten(0, x.shape[:-1])
+        rows = x.flatten(0, -2)
+        weight, bias = [layer.weight], [layer.bias]
+        out = mlp(rows, weight, bias, activation=self.activation_name, activated=1) if switch.on else None
+        out = self.activation(layer(rows)) if out is None else out
+        return out.unflatten(0, x.shape[:-1])
 
 
 class EntityCritic(nn.Module):
@@ -272,6 +279,12 @@ class ResidualAttention(nn.Module):
         samples, entities, size = x.shape
         if contexts is None:
             contexts = torch.arange(entities, device=x.device).unsqueeze(0)
+        if switch.on:
+            project, mix = self.query_key_value, self.out
+            parameters = Projections(project.weight, project.bias, mix.weight, mix.bias)
+            out = attention(x, present, contexts, parameters, HEADS)
+            if out is not None:
+                return out
         slots = contexts.flatten()
         x = layer_norm(x, (size,)).permute(1, 2, 0).contiguous()  # [S, E, M]
         parts = _linear_features_first(self.query_key_value, x).view(entities, 3, HEADS, -1, samples)
@@ -285,7 +298,7 @@ class ResidualAttention(nn.Module):
         )
         weight: Tensor | float = 1 / contexts.shape[1]
         if present is not None:
-            counts = present.T[contexts].unsqueeze(2)  # [C, N, 1, M]
+            counts = present.T[contexts].unsqueeze(2).to(z.dtype)  # [C, N, 1, M]
             weight = counts / counts.sum(1, keepdim=True).clamp(min=1)
         return _NormalizedMean.apply(z, weight).permute(2, 0, 1)  # pyright: ignore[reportOptionalMemberAccess]
 

@@ -1,4 +1,4 @@
-// Multilayer perceptrons over tiles of rows: hidden layers with tanh or ReLU, optional layer normalization after every
+// Multilayer perceptrons over tiles of rows: hidden layers with tanh, ReLU or SiLU, optional layer normalization after every
 // activation and of the input, or before every activation, optional linear last layers, and an optional leading axis of
 // parameter sets.
 #include "layer_norm.hpp"
@@ -17,11 +17,14 @@ void pack_norms(const Mlp<T>& net, int64_t set, const T* const* scales, const T*
   }
 }
 
-// The output of layer l, which saves its products if they are normalized before its activation.
+// The output of layer l from its products, if these are saved.
 template <class T>
 void normalize_and_activate(const Mlp<T>& net, const T* product, int64_t l, int64_t rows, const T* norms, T* out) {
   const int64_t columns = net.pad(l + 1);
-  vector_layer_norm(product, rows, net.width(l + 1), columns, norms + net.norm(l), out);
+  if (net.normalization == kBefore)
+    vector_layer_norm(product, rows, net.width(l + 1), columns, norms + net.norm(l), out);
+  else
+    std::memcpy(out, product, size_t(rows * columns) * sizeof(T));
   activate(out, rows, columns, columns, net.activation);
 }
 
@@ -58,7 +61,7 @@ void mlp_forward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, co
       in = to, ld = stride;
       if (l >= net.activated) continue;
       T* normed = buffers + 2 * kTile * widest;
-      if (net.normalization == kBefore) {
+      if (net.keeps_inputs()) {
         normalize_and_activate(net, to, l, rows, n, normed);
         in = normed;
         continue;
@@ -99,7 +102,7 @@ void mlp_backward_tile(const Mlp<T>& net, const T* x, int64_t x_row, int64_t row
     }
     const T* in = l == 0 ? x : saved[l - 1];
     int64_t ld = l == 0 ? x_row : net.pad(l);
-    if (net.normalization == kBefore && l > 0) {
+    if (net.keeps_inputs() && l > 0) {
       normalize_and_activate(net, in, l - 1, rows, norms, input);
       in = input;
     }

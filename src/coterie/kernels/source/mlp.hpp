@@ -5,7 +5,7 @@
 
 namespace coterie {
 
-enum Activation { kTanh = 0, kRelu = 1 };
+enum Activation { kTanh = 0, kRelu = 1, kSilu = 2 };
 // Layer normalization of nothing, of the input and the outputs of activations, or of the inputs of activations.
 enum Normalization { kNone = 0, kAfter = 1, kBefore = 2 };
 
@@ -37,6 +37,8 @@ struct Mlp {
       if (normalization == kNone && width(l) * pad(l + 1) * int64_t(sizeof(T)) > kLarge) return true;
     return false;
   }
+  // Whether inputs of activations are saved, not outputs: these are cheaper to compute again than those.
+  bool keeps_inputs() const { return normalization == kBefore || activation == kSilu; }
   int64_t saved_columns(int64_t before) const {
     int64_t total = 0;
     for (int64_t l = 0; l < before; l++) total += stride(l + 1);
@@ -79,6 +81,11 @@ template <class T>
 void activate(T* x, int64_t rows, int64_t columns, int64_t stride, int64_t activation) {
   if (activation == kTanh) {
     each_vector<T>(rows, columns, stride, [=](int64_t i) { store<T>(x + i, tanh<T>(load<T>(x + i))); });
+  } else if (activation == kSilu) {
+    each_vector<T>(rows, columns, stride, [=](int64_t i) {
+      const Vec<T> v = load<T>(x + i);
+      store<T>(x + i, v * sigmoid<T>(v));
+    });
   } else {
     each_vector<T>(rows, columns, stride, [=](int64_t i) {
       const Vec<T> v = load<T>(x + i);
@@ -87,12 +94,18 @@ void activate(T* x, int64_t rows, int64_t columns, int64_t stride, int64_t activ
   }
 }
 
+// Multiplies g with the derivative of the activation, from its outputs `a`; of kSilu from its inputs.
 template <class T>
 void activation_gradient(const T* a, T* g, int64_t rows, int64_t columns, int64_t stride, int64_t activation) {
   if (activation == kTanh) {
     each_vector<T>(rows, columns, stride, [=](int64_t i) {
       const Vec<T> v = load<T>(a + i);
       store<T>(g + i, load<T>(g + i) * (fill<T>(1) - v * v));
+    });
+  } else if (activation == kSilu) {
+    each_vector<T>(rows, columns, stride, [=](int64_t i) {
+      const Vec<T> v = load<T>(a + i), s = sigmoid<T>(v), one = fill<T>(1);
+      store<T>(g + i, load<T>(g + i) * s * (one + v * (one - s)));
     });
   } else {
     each_vector<T>(rows, columns, stride, [=](int64_t i) {

@@ -1,0 +1,166 @@
+"""Residual attention between entities in several contexts as one operator, `torch.ops.coterie.attention`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.kernels import native
+from coterie.kernels.native import Operator
+
+_LINE = 64  # bytes of the longest vectors, which the units of a head fill
+_MOST_UNITS = 1024
+
+
+class Projections(NamedTuple):
+    """Parameters of the attention.
+
+    Attributes:
+        project, project_bias: Of queries, keys and values, [E, 3 E] and [3 E].
+        mix, mix_bias: Of what the heads attend to, [E, E] and [E].
+    """
+
+    project: Tensor
+    project_bias: Tensor
+    mix: Tensor
+    mix_bias: Tensor
+
+
+def attention(
+    x: Tensor, present: Tensor | None, contexts: Tensor, parameters: Projections, heads: int
+) -> Tensor | None:
+    """Residual attention and the mean over each context, see `coterie.nets.entity_critic.ResidualAttention`.
+
+    Args:
+        x: Entities [M, S, E].
+        present: [M, S] bool; None: all are present.
+        contexts: [C, N] int64, the entities of each context.
+        parameters: Weights and biases.
+        heads: Number of heads.
+
+    Returns:
+        [M, C, E]; None if there is no kernel for the types, the sizes or the device.
+    """
+    units = x.shape[-1]
+    if not native.is_supported(x, *parameters) or units % heads or units > _MOST_UNITS:
+        return None
+    if units // heads % (_LINE // x.element_size()):
+        return None
+    return _OPERATOR(x, present, contexts, *parameters, heads, torch.is_grad_enabled())[0]
+
+
+def _sizes(x: Tensor, contexts: Tensor, heads: int):
+    return native.integers(*x.shape, heads, *contexts.shape)
+
+
+def _saved(x: Tensor, contexts: Tensor, heads: int, save: bool) -> Tensor:
+    """Returns the tensor for what the backward pass needs."""
+    samples, entities, units = x.shape
+    queries = contexts.numel()
+    return x.new_empty(samples * (entities * 3 * units + queries * (heads * contexts.shape[1] + units + 1)) * int(save))
+
+
+def _check(
+    operator: str, x: Tensor, present: Tensor | None, contexts: Tensor, parameters: Sequence[Tensor], heads: int
+) -> None:
+    """Raises an error for arguments that a C function would read as something else."""
+    if x.ndim != 3 or contexts.ndim != 2 or heads < 1 or x.shape[-1] % heads or not x.shape[1]:
+        raise ValueError(
+            f"{operator}: x is {list(x.shape)} and contexts {list(contexts.shape)}, expected [M, S, E] and [C, N], "
+            f"with E a multiple of the {heads} heads."
+        )
+    floats, (samples, entities, units) = native.float_type(operator, x), x.shape
+    if units // heads % (_LINE // x.element_size()):
+        raise ValueError(f"{operator}: heads of {units // heads} units. There is no kernel for these.")
+    project, project_bias, mix, mix_bias = parameters
+    native.check(
+        operator,
+        ("present", present, torch.bool, (samples, entities)),
+        ("contexts", contexts, torch.int64, contexts.shape),
+        ("project", project, floats, (units, 3 * units)),
+        ("project_bias", project_bias, floats, (3 * units,)),
+        ("mix", mix, floats, (units, units)),
+        ("mix_bias", mix_bias, floats, (units,)),
+    )
+    if contexts.numel() and not 0 <= int(contexts.min()) <= int(contexts.max()) < entities:
+        raise IndexError(f"{operator}: contexts of entities {contexts.tolist()}, but there are {entities}.")
+
+
+def _forward(x, present, contexts, project, project_bias, mix, mix_bias, heads, save):
+    parameters = (project, project_bias, mix, mix_bias)
+    _check("attention", x, present, contexts, parameters, heads)
+    x, contexts, parameters = x.contiguous(), contexts.contiguous(), [p.contiguous() for p in parameters]
+    present = None if present is None else present.contiguous()
+    out, saved = x.new_empty(len(x), len(contexts), x.shape[-1]), _saved(x, contexts, heads, save)
+    sizes = _sizes(x, contexts, heads)
+    inputs = (sizes, x, present, contexts, native.pointers(parameters))
+    native.call("attention_forward", x.dtype, *inputs, out, saved if save else None)
+    return out, saved
+
+
+def _fake_forward(x, present, contexts, project, project_bias, mix, mix_bias, heads, save):
+    return x.new_empty(len(x), len(contexts), x.shape[-1]), _saved(x, contexts, heads, save)
+
+
+def _backward(grad, x, saved, present, contexts, project, project_bias, mix, mix_bias, heads, needs_x):
+    parameters = (project, project_bias, mix, mix_bias)
+    _check("attention_backward", x, present, contexts, parameters, heads)
+    native.check(
+        "attention_backward",
+        ("grad", grad, x.dtype, (len(x), len(contexts), x.shape[-1])),
+        ("saved", saved, x.dtype, _saved(x, contexts, heads, True).shape),
+    )
+    x, contexts, grad = x.contiguous(), contexts.contiguous(), grad.contiguous()
+    parameters = [p.contiguous() for p in parameters]
+    present = None if present is None else present.contiguous()
+    found = _empty_gradients(x, parameters, needs_x)
+    addresses = native.addresses(found[0].data_ptr() if needs_x else None, *(g.data_ptr() for g in found[1:]))
+    inputs = (_sizes(x, contexts, heads), x, present, contexts, native.pointers(parameters))
+    native.call("attention_backward", x.dtype, *inputs, saved, grad, addresses)
+    return found
+
+
+def _fake_backward(grad, x, saved, present, contexts, project, project_bias, mix, mix_bias, heads, needs_x):
+    return _empty_gradients(x, (project, project_bias, mix, mix_bias), needs_x)
+
+
+def _empty_gradients(x: Tensor, parameters: Sequence[Tensor], needs_x: bool) -> list[Tensor]:
+    return [x.new_empty(x.shape if needs_x else (0,)), *(p.new_empty(p.shape) for p in parameters)]
+
+
+class _Attention(torch.autograd.Function):
+    """The operator with its gradient."""
+
+    @staticmethod
+    def forward(ctx, x, present, contexts, project, project_bias, mix, mix_bias, heads, save):  # type: ignore[override]
+        parameters = (project, project_bias, mix, mix_bias)
+        out, saved = _OPERATOR.without_gradient(x, present, contexts, *parameters, heads, save)
+        ctx.save_for_backward(x, saved, present, contexts, *parameters)
+        ctx.heads = heads
+        ctx.mark_non_differentiable(saved)
+        ctx.set_materialize_grads(False)  # `saved` is large
+        return out, saved
+
+    @staticmethod
+    def backward(ctx, grad, _):  # type: ignore[override]
+        if grad is None:
+            return (None,) * 9
+        needs_x = ctx.needs_input_grad[0]
+        x, *parameters = _BACKWARD(grad, *ctx.saved_tensors, ctx.heads, needs_x)
+        return x if needs_x else None, None, None, *parameters, None, None
+
+
+_ARGUMENTS = (
+    "Tensor? present, Tensor contexts, Tensor project, Tensor project_bias, Tensor mix, Tensor mix_bias, int heads"
+)
+_BACKWARD = Operator(
+    "attention_backward",
+    f"(Tensor grad, Tensor x, Tensor saved, {_ARGUMENTS}, bool needs_x) -> Tensor[]",
+    _backward,
+    _fake_backward,
+)
+_OPERATOR = Operator("attention", f"(Tensor x, {_ARGUMENTS}, bool save) -> (Tensor, Tensor)", _forward, _fake_forward)
+_OPERATOR.set_gradient(_Attention.apply)

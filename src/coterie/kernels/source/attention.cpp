@@ -1,0 +1,411 @@
+// Residual attention between a team's entities in several contexts, and the mean over each, see
+// coterie.nets.entity_critic. A tile of samples passes through all layers while it is in the cache.
+#include "memory.hpp"
+#include "pool.hpp"
+#include "products.hpp"
+
+namespace coterie {
+
+// The units of a head are a multiple of the vector width.
+template <class T>
+struct Team {
+  int64_t samples, entities, units, heads, contexts, members;
+  const T* x;            // [M, S, E]
+  const bool* present;   // [M, S]; null if all are
+  const int64_t* slots;  // [C, N], the entities of each context
+  const T *project, *project_bias, *mix, *mix_bias;  // [E, 3 E] for queries, keys and values, [3 E], [E, E], [E]
+
+  int64_t queries() const { return contexts * members; }
+  int64_t head() const { return units / heads; }
+  int64_t scores() const { return heads * members; }
+  int64_t tile() const { return entities < kTile / 2 ? kTile / entities : 2; }
+  int64_t rows() const { return tile() * entities; }
+  bool is_present(int64_t m, int64_t entity) const { return present == nullptr || present[m * entities + entity]; }
+  // Weight of each present member in the mean of a context.
+  T share(int64_t m, int64_t context) const {
+    int64_t count = 0;
+    for (int64_t n = 0; n < members; n++) count += is_present(m, slots[context * members + n]);
+    return T(1) / T(count > 0 ? count : 1);
+  }
+};
+
+// What the backward pass needs of some samples.
+template <class T>
+struct Kept {
+  T* projected;  // queries, keys and values [S, 3 E]
+  T* weights;    // of the attention [C N, heads, N], zero where nothing is attended to
+  T* normed;     // the results of the second normalization [C N, E]
+  T* scales;     // and what they were multiplied with [C N]
+};
+
+// The numbers of `Kept`, which are one array after another, and those of the samples from `m` on.
+template <class T>
+int64_t kept_size(const Team<T>& s, int64_t samples) {
+  return samples * (s.entities * 3 * s.units + s.queries() * (s.scores() + s.units + 1));
+}
+
+template <class T>
+Kept<T> kept_from(const Team<T>& s, T* all, int64_t m, int64_t samples) {
+  const int64_t width = s.entities * 3 * s.units, queries = s.queries();
+  T *weights = all + samples * width, *normed = weights + samples * queries * s.scores();
+  return {all + m * width, weights + m * queries * s.scores(), normed + m * queries * s.units,
+          normed + samples * queries * s.units + m * queries};
+}
+
+// The sums of the numbers of each of W vectors, which are overwritten.
+template <class T>
+inline Vec<T> sums_of_each(Vec<T>* x) {
+  transpose<T>(x);
+#pragma GCC unroll 4
+  for (int step = kWidth<T> / 2; step > 0; step /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < step; i++) x[i] += x[i + step];
+  return x[0];
+}
+
+// Normalizes rows without scale and shift, W at a time; `scales` receives what they are multiplied with.
+template <class T>
+void plain_norm(const T* x, int64_t rows, int64_t columns, T* out, T* scales) {
+  constexpr int W = kWidth<T>;
+  Vec<T> parts[W];
+  alignas(64) T means[W], squares[W];
+  for (int64_t r = 0; r < rows; r += W, x += W * columns, out += W * columns) {
+    const int count = rows - r < W ? int(rows - r) : W;
+    for (int i = 0; i < W; i++) {
+      parts[i] = Vec<T>{};
+      for (int64_t j = 0; i < count && j < columns; j += W) parts[i] += load<T>(x + i * columns + j);
+    }
+    store<T>(means, sums_of_each<T>(parts) / fill<T>(T(columns)));
+    for (int i = 0; i < W; i++) {
+      const Vec<T> mean = fill<T>(means[i]);
+      parts[i] = Vec<T>{};
+      for (int64_t j = 0; i < count && j < columns; j += W) {
+        const Vec<T> d = load<T>(x + i * columns + j) - mean;
+        parts[i] += d * d;
+      }
+    }
+    store<T>(squares, sums_of_each<T>(parts) / fill<T>(T(columns)));
+    for (int i = 0; i < count; i++) {
+      scales[r + i] = T(1) / std::sqrt(squares[i] + T(1e-5));
+      const Vec<T> mean = fill<T>(means[i]), scale = fill<T>(scales[r + i]);
+      for (int64_t j = 0; j < columns; j += W)
+        store<T>(out + i * columns + j, (load<T>(x + i * columns + j) - mean) * scale);
+    }
+  }
+}
+
+// The gradients of the rows that were normalized to `y`, from those of `y`; `to` may be `grad`.
+template <class T>
+void plain_norm_gradient(const T* y, const T* scales, const T* grad, int64_t rows, int64_t columns, T* to) {
+  constexpr int W = kWidth<T>;
+  Vec<T> totals[W], along[W];
+  alignas(64) T means[W], slopes[W];
+  for (int64_t r = 0; r < rows; r += W, y += W * columns, grad += W * columns, to += W * columns) {
+    const int count = rows - r < W ? int(rows - r) : W;
+    for (int i = 0; i < W; i++) {
+      totals[i] = along[i] = Vec<T>{};
+      for (int64_t j = i * columns; i < count && j < (i + 1) * columns; j += W) {
+        totals[i] += load<T>(grad + j);
+        along[i] += load<T>(grad + j) * load<T>(y + j);
+      }
+    }
+    store<T>(means, sums_of_each<T>(totals) / fill<T>(T(columns)));
+    store<T>(slopes, sums_of_each<T>(along) / fill<T>(T(columns)));
+    for (int i = 0; i < count; i++) {
+      const Vec<T> mean = fill<T>(means[i]), slope = fill<T>(slopes[i]), scale = fill<T>(scales[r + i]);
+      for (int64_t j = i * columns; j < (i + 1) * columns; j += W)
+        store<T>(to + j, (load<T>(grad + j) - mean - load<T>(y + j) * slope) * scale);
+    }
+  }
+}
+
+// The members of a context that are present: their number, their places in the context, and the offsets of their rows
+// among the projections. And memory for the attention of one query.
+template <class T>
+struct ContextWork {
+  int64_t count = 0;
+  Buffer<int64_t> seen, rows;
+  Buffer<T> scores;  // [heads, count]
+  explicit ContextWork(const Team<T>& s) : seen(s.members), rows(s.members), scores(padded<T>(s.scores())) {}
+
+  void read(const Team<T>& s, int64_t m, int64_t context) {
+    count = 0;
+    for (int64_t n = 0; n < s.members; n++) {
+      const int64_t entity = s.slots[context * s.members + n];
+      if (!s.is_present(m, entity)) continue;
+      seen[count] = n, rows[count] = entity * 3 * s.units, count++;
+    }
+  }
+};
+
+// scores [heads, count]: the products of a row's heads with those of the present members' rows that begin at `others`.
+template <class T>
+void head_products(const Team<T>& s, const T* row, const T* others, ContextWork<T>& work) {
+  constexpr int W = kWidth<T>;
+  const int64_t head = s.head();
+  const T* from = row;
+  for (int64_t h = 0, n = 0, start = 0; h < s.heads; start += W) {
+    Vec<T> terms[W];
+    for (int i = 0; i < W; i++) {
+      terms[i] = Vec<T>{};
+      if (h == s.heads) continue;
+      const T* other = others + work.rows[n] + (from - row);
+      for (int64_t j = 0; j < head; j += W) terms[i] += load<T>(from + j) * load<T>(other + j);
+      if (++n == work.count) n = 0, h++, from += head;
+    }
+    store<T>(work.scores + start, sums_of_each<T>(terms));
+  }
+}
+
+// weights [heads, N] of a query: the softmax over the members of its context that are present.
+template <class T>
+void attention_weights(const Team<T>& s, const T* query, const T* keys, ContextWork<T>& work, T* weights) {
+  constexpr int W = kWidth<T>;
+  const int64_t count = work.count;
+  T* scores = work.scores;
+  head_products(s, query, keys, work);
+  const T scale = T(1) / std::sqrt(T(s.units));
+  for (int64_t h = 0; h < s.heads; h++) {
+    T* mine = scores + h * count;
+    T most = mine[0];
+    for (int64_t n = 1; n < count; n++) most = mine[n] > most || mine[n] != mine[n] ? mine[n] : most;
+    for (int64_t n = 0; n < count; n++) mine[n] = (mine[n] - most) * scale;
+  }
+  for (int64_t i = 0; i < s.heads * count; i += W) store<T>(scores + i, exp<T>(load<T>(scores + i)));
+  std::memset(weights, 0, size_t(s.scores()) * sizeof(T));
+  for (int64_t h = 0; h < s.heads; h++) {
+    const T* mine = scores + h * count;
+    T all = 0;
+    for (int64_t n = 0; n < count; n++) all += mine[n];
+    const T inverse = T(1) / all;
+    for (int64_t n = 0; n < count; n++) weights[h * s.members + work.seen[n]] = mine[n] * inverse;
+  }
+}
+
+// What a query attends to [E].
+template <class T>
+void mix_values(const Team<T>& s, const T* values, const ContextWork<T>& work, const T* weights, T* out) {
+  constexpr int W = kWidth<T>;
+  const int64_t head = s.head();
+  for (int64_t h = 0; h < s.heads; h++)
+    for (int64_t j = h * head; j < (h + 1) * head; j += W) {
+      Vec<T> total{};
+      for (int64_t n = 0; n < work.count; n++)
+        total += fill<T>(weights[h * s.members + work.seen[n]]) * load<T>(values + work.rows[n] + j);
+      store<T>(out + j, total);
+    }
+}
+
+// Working memory of a tile of samples.
+template <class T>
+struct TeamWork {
+  Buffer<T> normed, scales, mixed, sums, kept;
+  ContextWork<T> context;
+  TeamWork(const Team<T>& s, bool keep)
+      : normed(s.rows() * s.units),
+        scales(s.rows()),
+        mixed(s.tile() * s.queries() * s.units),
+        sums(s.tile() * s.queries() * s.units),
+        kept(keep ? 0 : kept_size(s, s.tile())),
+        context(s) {}
+};
+
+// out [M, C, E]; saved: `kept_size` numbers, null if they are not needed.
+template <class T>
+void attention_forward(const Team<T>& s, T* out, T* saved, int threads) {
+  constexpr int W = kWidth<T>;
+  const int64_t tile = s.tile(), units = s.units, queries = s.queries(), tiles = ceil_div(s.samples, tile);
+  parallel_for({tiles, threads}, [&] { return TeamWork<T>(s, saved != nullptr); }, [&](int64_t task, TeamWork<T>& work) {
+    const int64_t start = task * tile, count = s.samples - start < tile ? s.samples - start : tile;
+    const Kept<T> kept = saved == nullptr ? kept_from(s, work.kept.get(), 0, tile) : kept_from(s, saved, start, s.samples);
+    const int64_t rows = count * s.entities;
+    plain_norm<T>(s.x + start * s.entities * units, rows, units, work.normed, work.scales);
+    product<T>(work.normed, units, s.project, 3 * units, rows, units, 3 * units, kept.projected, 3 * units, Start::kBias,
+               s.project_bias);
+    for (int64_t m = 0; m < count; m++)
+      for (int64_t c = 0; c < s.contexts; c++) {
+        const T* projected = kept.projected + m * s.entities * 3 * units;
+        work.context.read(s, start + m, c);
+        for (int64_t n = 0; n < s.members; n++) {
+          const int64_t at = m * queries + c * s.members + n, entity = s.slots[c * s.members + n];
+          T* weights = kept.weights + at * s.scores();
+          if (s.is_present(start + m, entity))
+            attention_weights(s, projected + entity * 3 * units, projected + units, work.context, weights);
+          else
+            std::memset(weights, 0, size_t(s.scores()) * sizeof(T));
+          mix_values(s, projected + 2 * units, work.context, weights, work.mixed + at * units);
+        }
+      }
+    for (int64_t m = 0; m < count; m++)
+      for (int64_t q = 0; q < queries; q++) {
+        const T* from = work.normed + (m * s.entities + s.slots[q]) * units;
+        T* to = work.sums + (m * queries + q) * units;
+        for (int64_t j = 0; j < units; j += W) store<T>(to + j, load<T>(from + j) + load<T>(s.mix_bias + j));
+      }
+    product<T>(work.mixed, units, s.mix, units, count * queries, units, units, work.sums, units, Start::kAdd);
+    plain_norm<T>(work.sums, count * queries, units, kept.normed, kept.scales);
+    for (int64_t m = 0; m < count; m++)
+      for (int64_t c = 0; c < s.contexts; c++) {
+        const Vec<T> share = fill<T>(s.share(start + m, c));
+        T* to = out + ((start + m) * s.contexts + c) * units;
+        for (int64_t j = 0; j < units; j += W) {
+          Vec<T> total{};
+          for (int64_t n = 0; n < s.members; n++)
+            if (s.is_present(start + m, s.slots[c * s.members + n]))
+              total += load<T>(kept.normed + (m * queries + c * s.members + n) * units + j);
+          store<T>(to + j, total * share);
+        }
+      }
+  });
+}
+
+template <class T>
+struct TeamGradients {
+  T *x, *project, *project_bias, *mix, *mix_bias;  // x may be null
+};
+
+// Working memory of the gradients of a tile of samples.
+template <class T>
+struct TeamGradientWork {
+  Buffer<T> normed, scales, mixed, d_sums, d_mixed, d_projected, d_normed;
+  ContextWork<T> context;
+  explicit TeamGradientWork(const Team<T>& s)
+      : normed(s.rows() * s.units),
+        scales(s.rows()),
+        mixed(s.tile() * s.queries() * s.units),
+        d_sums(s.tile() * s.queries() * s.units),
+        d_mixed(s.tile() * s.queries() * s.units),
+        d_projected(s.rows() * 3 * s.units),
+        d_normed(s.rows() * s.units),
+        context(s) {}
+};
+
+// Adds the gradients of queries, keys and values by what one query of entity `own` attends to.
+template <class T>
+void query_gradients(const Team<T>& s, const T* projected, int64_t own, const T* weights, const T* d_mixed,
+                     ContextWork<T>& work, T* d_projected) {
+  constexpr int W = kWidth<T>;
+  const int64_t head = s.head(), count = work.count;
+  head_products(s, d_mixed, projected + 2 * s.units, work);
+  T* d = work.scores;
+  const T scale = T(1) / std::sqrt(T(s.units));
+  for (int64_t h = 0; h < s.heads; h++) {
+    const T* mine = weights + h * s.members;
+    T along = 0;
+    for (int64_t n = 0; n < count; n++) along += mine[work.seen[n]] * d[h * count + n];
+    for (int64_t n = 0; n < count; n++) d[h * count + n] = mine[work.seen[n]] * (d[h * count + n] - along) * scale;
+  }
+  const T* query = projected + own * 3 * s.units;
+  T* d_query = d_projected + own * 3 * s.units;
+  for (int64_t h = 0; h < s.heads; h++)
+    for (int64_t j = h * head; j < (h + 1) * head; j += W) {
+      const Vec<T> q = load<T>(query + j), g = load<T>(d_mixed + j);
+      Vec<T> total = load<T>(d_query + j);
+      for (int64_t n = 0; n < count; n++) {
+        const int64_t at = work.rows[n] + s.units + j;
+        const Vec<T> d_score = fill<T>(d[h * count + n]), weight = fill<T>(weights[h * s.members + work.seen[n]]);
+        total += d_score * load<T>(projected + at);
+        store<T>(d_projected + at, load<T>(d_projected + at) + d_score * q);
+        store<T>(d_projected + at + s.units, load<T>(d_projected + at + s.units) + weight * g);
+      }
+      store<T>(d_query + j, total);
+    }
+}
+
+// Gradients of samples `start` to `start + count`; adds those of the parameters to `sums`, in their order.
+template <class T>
+void attention_backward_tile(const Team<T>& s, int64_t start, int64_t count, const T* project_transposed,
+                             const T* mix_transposed, const Kept<T>& kept, const T* grad_out, T* x_grad, T* sums,
+                             TeamGradientWork<T>& work) {
+  constexpr int W = kWidth<T>;
+  const int64_t units = s.units, queries = s.queries(), rows = count * s.entities, width = 3 * units;
+  plain_norm<T>(s.x + start * s.entities * units, rows, units, work.normed, work.scales);
+  std::memset(work.d_projected, 0, size_t(rows * width) * sizeof(T));
+  std::memset(work.d_normed, 0, size_t(rows * units) * sizeof(T));
+  for (int64_t m = 0; m < count; m++)
+    for (int64_t c = 0; c < s.contexts; c++) {
+      const Vec<T> share = fill<T>(s.share(start + m, c));
+      const T* grad = grad_out + ((start + m) * s.contexts + c) * units;
+      work.context.read(s, start + m, c);
+      for (int64_t n = 0; n < s.members; n++) {
+        const int64_t at = m * queries + c * s.members + n, entity = s.slots[c * s.members + n];
+        T* to = work.d_sums + at * units;
+        mix_values(s, kept.projected + m * s.entities * width + 2 * units, work.context, kept.weights + at * s.scores(),
+                   work.mixed + at * units);
+        const Vec<T> weight = s.is_present(start + m, entity) ? share : Vec<T>{};
+        for (int64_t j = 0; j < units; j += W) store<T>(to + j, load<T>(grad + j) * weight);
+      }
+    }
+  plain_norm_gradient<T>(kept.normed, kept.scales, work.d_sums, count * queries, units, work.d_sums);
+  for (int64_t m = 0; m < count; m++)
+    for (int64_t q = 0; q < queries; q++) {
+      const T* from = work.d_sums + (m * queries + q) * units;
+      T* to = work.d_normed + (m * s.entities + s.slots[q]) * units;
+      for (int64_t j = 0; j < units; j += W) store<T>(to + j, load<T>(to + j) + load<T>(from + j));
+    }
+  T *d_project = sums, *d_mix = sums + (units + 1) * width;
+  add_outer<T>(work.mixed, units, work.d_sums, units, count * queries, units, units, d_mix, units);
+  add_rows<T>(work.d_sums, units, count * queries, units, d_mix + units * units);
+  product<T>(work.d_sums, units, mix_transposed, units, count * queries, units, units, work.d_mixed, units, Start::kZero);
+  for (int64_t m = 0; m < count; m++)
+    for (int64_t c = 0; c < s.contexts; c++) {
+      work.context.read(s, start + m, c);
+      for (int64_t n = 0; n < s.members; n++) {
+        const int64_t at = m * queries + c * s.members + n, entity = s.slots[c * s.members + n];
+        if (s.is_present(start + m, entity))
+          query_gradients(s, kept.projected + m * s.entities * width, entity, kept.weights + at * s.scores(),
+                          work.d_mixed + at * units, work.context, work.d_projected + m * s.entities * width);
+      }
+    }
+  add_outer<T>(work.normed, units, work.d_projected, width, rows, units, width, d_project, width);
+  add_rows<T>(work.d_projected, width, rows, width, d_project + units * width);
+  if (x_grad == nullptr) return;
+  product<T>(work.d_projected, width, project_transposed, units, rows, width, units, work.d_normed, units, Start::kAdd);
+  plain_norm_gradient<T>(work.normed, work.scales, work.d_normed, rows, units, x_grad + start * s.entities * units);
+}
+
+template <class T>
+void attention_backward(const Team<T>& s, T* saved, const T* grad_out, const TeamGradients<T>& grads, int threads) {
+  const int64_t units = s.units, width = 3 * units, tile = s.tile(), size = (units + 1) * (width + units);
+  const int64_t length = ceil_div(ceil_div(s.samples, kMaxChunks), tile) * tile;
+  const int64_t chunks = s.samples == 0 ? 0 : ceil_div(s.samples, length);
+  Buffer<T> project(width * units), mix(units * units), sums((chunks > 0 ? chunks : 1) * size);
+  pad_transposed<T>(s.project, width, units, width, project, units);
+  pad_transposed<T>(s.mix, units, units, units, mix, units);
+  parallel_for({chunks, threads}, [&] { return TeamGradientWork<T>(s); }, [&](int64_t task, TeamGradientWork<T>& work) {
+    T* mine = sums + task * size;
+    std::memset(mine, 0, size_t(size) * sizeof(T));
+    for (int64_t start = task * length; start < (task + 1) * length && start < s.samples; start += tile)
+      attention_backward_tile<T>(s, start, s.samples - start < tile ? s.samples - start : tile, project, mix,
+                                 kept_from(s, saved, start, s.samples), grad_out, grads.x, mine, work);
+  });
+  sum_parts<T>(sums, chunks, size, units, width, width, grads.project);
+  sum_parts<T>(sums + units * width, chunks, size, 1, width, width, grads.project_bias);
+  sum_parts<T>(sums + (units + 1) * width, chunks, size, units, units, units, grads.mix);
+  sum_parts<T>(sums + (units + 1) * width + units * units, chunks, size, 1, units, units, grads.mix_bias);
+}
+
+template <class T>
+Team<T> team_of(const int64_t* n, const T* x, const bool* present, const int64_t* slots, const T* const* parameters) {
+  return {n[0], n[1], n[2],          n[3],          n[4],          n[5],         x,
+          present, slots, parameters[0], parameters[1], parameters[2], parameters[3]};
+}
+
+}  // namespace coterie
+
+// n: samples, entities, units, heads, contexts, members. Parameters: projection and its bias, mixture and its bias; found:
+// the gradient of x, null if it is not needed, and theirs.
+#define COTERIE_ATTENTION(T, SUFFIX)                                                                                   \
+  COTERIE_API void coterie_attention_forward_##SUFFIX(const int64_t* n, const T* x, const bool* present,               \
+                                                      const int64_t* slots, const T* const* parameters, T* out,        \
+                                                      T* saved, int threads) {                                         \
+    coterie::attention_forward<T>(coterie::team_of(n, x, present, slots, parameters), out, saved, threads);            \
+  }                                                                                                                    \
+  COTERIE_API void coterie_attention_backward_##SUFFIX(const int64_t* n, const T* x, const bool* present,              \
+                                                       const int64_t* slots, const T* const* parameters, T* saved,     \
+                                                       const T* grad_out, T* const* found, int threads) {              \
+    coterie::attention_backward<T>(coterie::team_of(n, x, present, slots, parameters), saved, grad_out,                \
+                                   {found[0], found[1], found[2], found[3], found[4]}, threads);                       \
+  }
+COTERIE_ATTENTION(float, f32)
+COTERIE_ATTENTION(double, f64)
