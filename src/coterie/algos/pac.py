@@ -190,6 +190,9 @@ class PAC(PPO):
 
         G_t = r_t + .. + gamma^n max_{u_-i} Q'_i(s_{t+n}, u_{i,t+n}, u_-i)
         A_t = max_{u_-i} Q_i(s_t, u_{i,t}, u_-i) - V_i(s_t)
+
+        Returns of an agent continue after its death, so both critics also learn from timesteps in which it is dead and
+        others of the team act.
         """
         config: Any = self.config
         team, target_critic = self.team, cast(CounterfactualCritic, self.target.module)
@@ -245,7 +248,7 @@ class PAC(PPO):
         if batch.valid is not None:
             joint_action = joint.mask_absent(joint_action, batch.valid)
         q = self.joint_critic(batch.obs, batch.state, joint_action, None)
-        loss = joint_critic_loss(q, pad_by_agent(actions), batch.target[..., 0], batch.valid, self.reduction)
+        loss = joint_critic_loss(q, pad_by_agent(actions), batch.target[..., 0], batch.critic_valid, self.reduction)
         self._joint_optimizer.step(loss, {"value": coefficients["value"]})
         self.target.update()
         return torch.cat([report, loss.detach().reshape(1)])
