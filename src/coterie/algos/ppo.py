@@ -362,8 +362,9 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         critic_valid = valid_mask(rollout, of_team=self._centralized)
         advantage, target = self.advantages(rollout, value, valid)
         policy_advantage = combined(advantage, stream_weights)
+        residual = (target - value[:-1])[..., 0]  # subclasses may compute advantages from other values
         metrics = {
-            "value/explained_variance": explained_variance(target[..., 0], advantage[..., 0], critic_valid, reduction),
+            "value/explained_variance": explained_variance(target[..., 0], residual, critic_valid, reduction),
             "value/estimate": masked_mean(value[:-1, ..., 0], critic_valid, reduction),
             "policy/advantage": masked_mean(policy_advantage, valid, reduction),  # before normalization
         }
