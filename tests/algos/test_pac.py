@@ -1,5 +1,7 @@
 """Pareto-AC: the advantage of an action is its value if the other agents respond best to it."""
 
+import copy
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,9 +13,12 @@ from algo_worlds import Everything, Probe, observe_ones, observe_x, zero_reward
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.pac import PAC, PACConfig, Responses, best_response_values, joint_critic_loss
 from coterie.core.errors import UserError
+from coterie.core.tree import tree_map
+from coterie.functional.returns import present_agents
 from coterie.runs.loggers import read
 from families import CLIMBING, climbing
 from learners import CPU, collect_rollout, pac_learner, targets_of
+from loops import by_agent, choices_of, joint_action, n_step, team_steps
 from policy_cases import make_team
 
 
@@ -184,3 +189,69 @@ def test_critics_of_the_joint_observation_are_trained():
     assert metrics["loss/critic"] >= 0
     assert any(not a.equal(b) for a, b in zip(before, algorithm.joint_critic.parameters(), strict=True))
     assert any(not a.equal(b) for a, b in zip(target, algorithm.target.module.parameters(), strict=True))
+
+
+def test_an_update_is_that_of_loops_over_entries():
+    """Best responses by enumeration, returns step by step, and the loss of the joint-action critic entry by entry.
+
+    Agents die: their returns continue with the team, and both critics learn from the timesteps in which they are dead.
+    """
+    settings = {"critic": "joint_state", "gamma": 0.9, "return_steps": 3, "bootstrap_at_limit": True, "epochs": 1}
+    algorithm, collector = pac_learner(
+        Everything("discrete", 0.0), 4, normalize_obs=True, normalize_advantage=False, **settings
+    )
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in algorithm.target.module.parameters():
+        parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
+    rollout = collect_rollout(algorithm, collector)
+    obs, state = algorithm.policy.obs_normalizer.of_rollout(rollout), algorithm._state(rollout.state)
+    present, mean, std = present_agents(rollout), *algorithm.value_scale()
+
+    @torch.no_grad()
+    def q_of(critic, t, b, actions):
+        """Returns Q for joint actions [E, J] at a timestep [E, N, A]."""
+        here = tree_map(lambda x: x[t, b].expand(len(actions), *x[t, b].shape), (obs, state))
+        return critic(*here, actions, None)
+
+    def best(critic, t, b):
+        """Returns the maxima over what the agents can do [N, A]; Q_i does not depend on the action of i."""
+        legal = [mask.nonzero().flatten().tolist() for mask in by_agent(rollout.action_mask, t, b)]
+        options = [choices if here else [None] for choices, here in zip(legal, present[t, b], strict=True)]
+        actions = torch.stack([joint_action(choices) for choices in itertools.product(*options)])
+        return q_of(critic, t, b, actions).amax(0) * std + mean
+
+    chosen = torch.tensor([[choices_of(rollout, t, b) for b in range(4)] for t in range(12)]).unsqueeze(-1)
+    hoped, following = (
+        torch.stack([torch.stack([best(critic, t, b) for b in range(4)]) for t in times])
+        for critic, times in ((algorithm.joint_critic, range(12)), (algorithm.target.module, range(1, 13)))
+    )
+    hoped = hoped.gather(-1, chosen)[..., 0]
+    last = (following[-1:] * algorithm._last_probs(rollout, obs).detach()).sum(-1)
+    following = torch.cat([following[:-1].gather(-1, chosen[1:])[..., 0], last])
+    reward, target = rollout.reward + rollout.group_reward, torch.zeros(12, 4, 3)
+    for t, b, i in itertools.product(range(12), range(4), range(3)):
+        values = {"reward": reward[:, b, i].tolist(), "next_value": following[:, b, i].tolist()}
+        target[t, b, i] = n_step(rollout, t, b, **values, gamma=0.9, n=3)
+    with torch.no_grad():
+        value = algorithm.critic(obs, state, None, {})[0][:-1, ..., 0] * std + mean
+        moments = copy.deepcopy(algorithm.value_moments)
+        found = targets_of(algorithm, rollout)
+    mean, std = algorithm.value_scale()
+    acts = rollout.alive[:-1] & rollout.acted[:-1, :, None]
+    of_team = acts.any(-1, keepdim=True).expand_as(acts)
+    assert (of_team & ~acts).any()
+    close = {"atol": 1e-4, "rtol": 1e-4}
+    torch.testing.assert_close((found.batch.target[..., 0] * std + mean)[of_team], target[of_team], **close)
+    torch.testing.assert_close(found.batch.advantage[acts], (hoped - value)[acts], **close)
+    explained = 1 - (target - value)[of_team].var() / target[of_team].var()
+    assert found.metrics["value/explained_variance"].item() == pytest.approx(explained.item(), rel=1e-3)
+    errors = []
+    for t, b in team_steps(rollout):
+        choices = choices_of(rollout, t, b)
+        actions = joint_action([x if here else None for x, here in zip(choices, rollout.alive[t, b], strict=True)])
+        q = q_of(algorithm.joint_critic, t, b, actions.unsqueeze(0))[0]
+        errors += [q[i, choices[i]] - (target[t, b, i] - mean) / std for i in range(3)]
+    algorithm.value_moments = moments
+    loss = algorithm.update(rollout, 0.0)["loss/critic"]
+    assert loss == pytest.approx(0.5 * torch.stack(errors).square().mean().item(), rel=1e-4)
