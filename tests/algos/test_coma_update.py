@@ -121,15 +121,20 @@ def test_advantages_use_values_before_or_after_the_steps_of_the_critic(updated: 
     assert not used[0].equal(before) or not updated
 
 
-def test_the_return_of_the_team_continues_after_an_agents_death():
-    """With lambda 0 and Q = 1 it is the team's mean reward + 0.9, without the 0.9 where all agents have died."""
-    algorithm, collector = make(td_lambda=0.0, gamma=0.9)
+@pytest.mark.parametrize("mask", ["team", "agent"])
+def test_returns_end_with_the_team_or_with_the_agent_as_the_loss_of_the_critic_does(mask: str):
+    """With lambda 0 and Q = 1 it is the team's mean reward + 0.9, without the 0.9 where all agents have died; or where
+    the agent itself has, since a critic that learns only from agents alive has no values of dead ones.
+    """
+    algorithm, collector = make(td_lambda=0.0, gamma=0.9, critic_loss_mask=mask)
     rollout = collect_rollout(algorithm, collector)
     algorithm.target.module = lambda *inputs: torch.ones(13, 4, 3, 5)
     batch, _ = algorithm.targets(rollout)
-    expected = (rollout.reward + rollout.group_reward).mean(-1) + 0.9 * ~rollout.episode_terminated
-    torch.testing.assert_close(batch.target[batch.valid], expected[..., None].expand(12, 4, 3)[batch.valid])
-    assert (rollout.terminated & ~rollout.episode_terminated[..., None]).any()
+    of_team = rollout.episode_terminated[..., None].expand(12, 4, 3)
+    ended = of_team if mask == "team" else rollout.terminated
+    expected = (rollout.reward + rollout.group_reward).mean(-1, keepdim=True) + 0.9 * ~ended
+    torch.testing.assert_close(batch.target[batch.valid], expected[batch.valid])
+    assert (rollout.terminated & ~of_team)[batch.valid].any()
     assert rollout.episode_terminated.any()
     assert rollout.episode_truncated.any()
 

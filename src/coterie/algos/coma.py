@@ -93,7 +93,8 @@ class COMAConfig(OnPolicyConfig):
     """
     critic_loss_mask: Literal["team", "agent"] = "team"
     """Timesteps of an agent that the critic's loss includes: those in which anybody of the team acts (team, as PyMARL),
-    or those in which the agent itself acts (agent, as XuanCe's feed-forward learner). They differ where agents die.
+    or those in which the agent itself acts (agent, as XuanCe's feed-forward learner). They differ where agents die:
+    returns of an agent continue with its team (team), or end at its own death (agent).
     """
     updated_advantages: bool = False
     """Compute advantages with the critic after its steps on the minibatch, as XuanCe with MindSpore; false: with its
@@ -331,6 +332,9 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
     def targets(self, rollout: Rollout) -> tuple[Batch, Tensor]:
         """Computes TD(lambda) targets with the target critic; for subclasses to override.
 
+        They end where the values that they bootstrap from are not learned: with the team, or, with
+        `critic_loss_mask=agent`, at the agent's own death.
+
         Returns:
             The batch [T, B, ..], and log-probabilities of all choices with gradients [T, B, N, A].
         """
@@ -354,7 +358,8 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
             q = self.target.module(obs, state, joint_action, last_joint_action)
             # The actions of the last timestep are not known: average over the agent's choices.
             weight = torch.cat([taken[1:], last_pi.unsqueeze(0)])
-            terminated, boundary = bootstrap_masks(rollout, centralized=True, agents_can_die=team.agents_can_die)
+            of_team = config.critic_loss_mask == "team"
+            terminated, boundary = bootstrap_masks(rollout, of_team, team.agents_can_die)
             target = lambda_return(
                 reward=agent_rewards(rollout, self._membership, team.has_group_reward, self._common_reward),
                 next_value=component_mean(sum_by_component(q[1:] * weight, self._component), self._component),
@@ -370,7 +375,7 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
             last_joint_action=None if last_joint_action is None else last_joint_action[:-1],
             taken=taken,
             target=target,
-            valid=valid_mask(rollout, of_team=config.critic_loss_mask == "team"),
+            valid=valid_mask(rollout, of_team),
         )
         return batch, log_pi[:-1]
 

@@ -147,7 +147,7 @@ class COMASettings(LearnerSettings, total=False):
     critic_loss_mask: Literal["team", "agent"]
     """Timesteps of an agent that the critic's loss includes: those in which anybody of the team acts (team, as
     PyMARL), or those in which the agent itself acts (agent, as XuanCe's feed-forward learner). They differ where
-    agents die.
+    agents die: returns of an agent continue with its team (team), or end at its own death (agent).
     """
     updated_advantages: bool
     """Compute advantages with the critic after its steps on the minibatch, as XuanCe with MindSpore; false: with
@@ -3330,7 +3330,7 @@ class TrainSettings(TypedDict, total=False):
     critic_loss_mask: Literal["team", "agent"]
     """Timesteps of an agent that the critic's loss includes: those in which anybody of the team acts (team, as
     PyMARL), or those in which the agent itself acts (agent, as XuanCe's feed-forward learner). They differ where
-    agents die.
+    agents die: returns of an agent continue with its team (team), or end at its own death (agent).
     """
     updated_advantages: bool
     """Compute advantages with the critic after its steps on the minibatch, as XuanCe with MindSpore; false: with
