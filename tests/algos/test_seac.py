@@ -57,6 +57,19 @@ def test_seac_loss_of_literal_numbers():
     assert half.value.item() == pytest.approx(1.25 + 2.5, rel=1e-5)
 
 
+@pytest.mark.parametrize("old", [-40.0, 60.0])
+def test_weights_of_actions_with_tiny_or_huge_densities_are_ratios(old):
+    """Actions of many components, or of narrow Gaussians: the agents' densities differ by a factor of 1, and of 2."""
+    batch = batch_of(
+        [[0.0, 0.0], [old, old]], [[0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0], [2.0, 2.0]], [[True] * 2, [False] * 2]
+    )
+    now = torch.tensor([[0.0, 0.0], [old, old + log(2)]], requires_grad=True)
+    terms = seac_loss(now, torch.zeros(2, 2), torch.zeros(2, 2, 1), batch, sharing_coef=1.0, **LOSS)
+    assert terms.value.item() == pytest.approx((2 + 2 * 2) / 2, rel=1e-5)
+    terms.policy.backward()
+    torch.testing.assert_close(now.grad[1], torch.tensor([-0.5, -1.0]))
+
+
 def test_entries_that_are_not_valid_do_not_reach_the_loss():
     old, now = [[log(0.5), -1e30], [log(0.4), 1e30]], torch.tensor([[log(0.5), 1e30], [log(0.2), -1e30]])
     own, valid = [[True, True], [False, False]], [[True, False], [True, False]]

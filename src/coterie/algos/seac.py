@@ -6,7 +6,8 @@ them finds all of them learn.
 
 Source: Christianos et al. 2020, Shared Experience Actor-Critic for Multi-Agent Reinforcement Learning.
 Differences: advantages are generalized advantage estimates. As in the paper, agent i values the timesteps of agent k by
-its own critic; the authors' code bootstraps the returns there by the critic of k.
+its own critic; the authors' code bootstraps the returns there by the critic of k, and adds 1e-7 to the pi_k that it
+divides by, which is not small next to the probabilities of actions with many components.
 """
 
 from __future__ import annotations
@@ -68,12 +69,13 @@ def seac_loss(
 ) -> PPOLoss:
     """Computes the terms of the loss of all agents, each of which is the mean over the agents i.
 
-        L_policy = L_own + lambda sum_{k != i} mean sg(w) (-log pi_i(u_k | o_k) A_i(o_k)),   w = pi_i / (pi_k + 1e-7)
+        L_policy = L_own + lambda sum_{k != i} mean sg(w) (-log pi_i(u_k | o_k) A_i(o_k)),   w = pi_i / pi_k
         L_value  = mean l(V_i(o_i), G_i) + lambda sum_{k != i} mean sg(w) l(V_i(o_k), G_k)
         A_i(o_k) = G_k - V_i(o_k),    G_k bootstraps from V_i
 
     L_own is that of PPO, which has the gradient of -log pi_i(u_i | o_i) A_i(o_i) while the policy is the one that
-    acted. Weights are not clipped. The means are over valid entries, l is half the squared error or the Huber loss.
+    acted. Weights have no bound, as in the paper. The means are over valid entries, l is half the squared error or the
+    Huber loss.
 
     Args:
         log_prob: log pi_i of the actions taken [.., N].
@@ -99,7 +101,7 @@ def seac_loss(
     value_loss = masked_mean(error, own, reduction)
     if (share := sharing_coef * num_others) > 0:
         with torch.no_grad():  # other entries may hold anything
-            weight = torch.where(others, log_prob, 0.0).exp() / (torch.where(others, batch.log_prob, 0.0).exp() + 1e-7)
+            weight = torch.where(others, log_prob - batch.log_prob, 0.0).exp()
         policy = policy + share * masked_mean(-weight * log_prob * batch.advantage, others, reduction)
         value_loss = value_loss + share * masked_mean(weight * error, others, reduction)
     entropy = masked_mean(entropy, own, reduction)
