@@ -71,6 +71,36 @@ def test_what_dead_agents_observe_does_not_change_the_value_of_the_team():
     assert not torch.allclose(before, other)
 
 
+def observe_age_of_two(x, age):
+    return age.view(-1, 1, 1).expand(-1, 2, 1)
+
+
+@pytest.mark.parametrize("new_life", [True, False])
+def test_hidden_states_of_the_agents_critics_are_reset_in_a_new_life(new_life):
+    """Agent 1 dies after timestep 5, and a new agent has its place at timestep 6, within the episode. The control is
+    an agent that lives on.
+    """
+    world = Probe(observe_age_of_two, zero_reward, n=2, length=20)
+    algorithm, collector = vdac_learner(world, 4, mixer="vdn", rnn="gru", **RAW)
+    rollout = collect_rollout(algorithm, collector)
+    first, obs = rollout.first.clone(), rollout.obs["agent"].clone()
+    first[6, :, 1] = new_life
+    obs[:6, :, 1] += 5  # in the life before
+    one, other = (
+        targets_of(algorithm, replace(rollout, first=first, obs={"agent": x})).batch.value
+        for x in (rollout.obs["agent"], obs)
+    )
+    assert (one != other)[:6].all()
+    assert torch.equal(one[6:], other[6:]) == new_life
+    # Values of single timesteps
+    timestep, zeros = env_of(world, 4).reset(), algorithm.start_value_estimation(4)
+    timestep = replace(timestep, first=torch.tensor([False, new_life]).expand(4, 2))
+    for agent in range(2):
+        state = {name: x.index_fill(1, torch.tensor([agent]), 0.5) for name, x in zeros.items()}
+        one, other = (algorithm.estimate_value(timestep, x)[0] for x in (zeros, state))
+        assert torch.equal(one, other) == (new_life and agent == 1)
+
+
 @pytest.mark.parametrize("mixer", ["vdn", "qmix"])
 def test_vdac_learns_the_better_action(mixer):
     """Two agents whose choice 1 earns 1: random play earns 1 per step for the team, and the best is 2."""

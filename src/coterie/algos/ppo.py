@@ -340,6 +340,10 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         """Returns where the critic's hidden state is reset, [T + 1, B, N] bool, or [T + 1, B, 1] for the whole team."""
         return critic_first(rollout, self._centralized)
 
+    def _timestep_critic_first(self, timestep: Timestep) -> Tensor:
+        """The same as `_critic_first` for a single timestep with a leading axis of one."""
+        return timestep_critic_first(timestep, self._centralized)
+
     def targets(
         self, rollout: Rollout, before: ValueState, stream_weights: Tensor | None, *, as_sequences: bool
     ) -> Targets:
@@ -469,7 +473,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
     def estimate_value(self, timestep: Timestep, hidden_state: HiddenState) -> tuple[Tensor, HiddenState]:
         timestep = tree_map(lambda x: x.unsqueeze(0), timestep)
         state = self._state(timestep.state)
-        first = timestep_critic_first(timestep, self._centralized)
+        first = self._timestep_critic_first(timestep)
         obs = self.read_timestep(timestep) | self.others.obs(timestep.others)
         value, hidden_state = self.critic(obs, state, first, hidden_state)
         mean, std = self.value_scale()

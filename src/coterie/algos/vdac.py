@@ -127,6 +127,12 @@ class VDAC(PPO):
         network, time_left = config.critic_network_config(team), TIME_LEFT in self._state.names
         return MixedCritic(team, network, weights, mixer=mixer, encoder=encoder, reads_time_left=time_left)
 
+    def _critic_first(self, rollout: Rollout) -> Tensor:
+        return rollout.first  # critics of the agents' own observations are reset where the policy is
+
+    def _timestep_critic_first(self, timestep: Timestep) -> Tensor:
+        return timestep.first
+
     def read_rollout(self, rollout: Rollout) -> dict[str, Tree]:
         return _with_alive(super().read_rollout(rollout), present_agents(rollout))
 
