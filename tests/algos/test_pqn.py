@@ -15,6 +15,7 @@ from coterie.core.errors import UserError
 from coterie.envs.make import make
 from families import CLIMBING, climbing, pqn_samples
 from learners import CPU, collect_rollout, learner_of, pqn_learner
+from loops import by_agent, choices_of, lambda_returns, next_team_values, team_q, team_reward, team_steps
 
 CONSTANT = [1.0, 3.0, 2.0]
 """Q of three choices."""
@@ -82,6 +83,40 @@ def test_dead_agents_have_no_part_in_the_teams_targets_and_values():
     taken = learner.value.evaluate(q, batch.action, masks={}, alive=batch.alive, obs={}, state=None)
     by_agent = torch.tensor(CONSTANT)[batch.action["agent"][..., 0]]
     torch.testing.assert_close(taken, torch.where(batch.alive, by_agent, 0.0).sum(-1))
+
+
+@pytest.mark.parametrize("mixer", ["vdn", "qmix", "qplex"])
+def test_an_update_is_that_of_loops_over_entries(mixer):
+    """Lambda-returns step by step, and Q of the team agent by agent, with masks, states and deaths of each timestep."""
+    settings = {"gamma": 0.9, "td_lambda": 0.6, "normalize_obs": True, "bootstrap_at_limit": True, "epochs": 1}
+    settings |= {"output_gain": 1.0} | ({} if mixer == "vdn" else {"value_time_left": True})
+    learner, collector = pqn_learner(Everything("discrete", 0.0), 5, mixer=mixer, **settings)
+    learner.update(collect_rollout(learner, collector), 0.0)
+    rollout, value = collect_rollout(learner, collector), learner.value
+    with torch.no_grad():
+        q, _ = learner.policy.net(learner.policy.obs_normalizer.of_rollout(rollout), None, {}, None)
+        state = torch.zeros(13, 5, 1) if mixer == "vdn" else learner._state(rollout.state)
+        targets = []
+        for b in range(5):
+            following = next_team_values(rollout, b, value=value, q=q, chosen_by=q, state=state)
+            targets.append(
+                lambda_returns(
+                    rollout, b, reward=team_reward(rollout, b), next_value=following, gamma=0.9, td_lambda=0.6
+                )
+            )
+        steps, taken = team_steps(rollout), []
+        for t, b in steps:
+            masks = by_agent(rollout.action_mask, t, b)
+            entry = by_agent(q, t, b), choices_of(rollout, t, b), masks, rollout.alive[t, b], state[t, b]
+            taken.append(team_q(value, *entry))
+        assert any(not rollout.alive[t, b].all() for t, b in steps)
+        expected, q_taken = torch.tensor([targets[b][t] for t, b in steps]), torch.stack(taken)
+        batch = pqn_samples(learner, rollout)
+    assert batch.valid.nonzero().tolist() == [list(step) for step in steps]
+    torch.testing.assert_close(batch.target[batch.valid], expected, atol=1e-5, rtol=1e-5)
+    metrics = learner.update(rollout, 0.0)
+    assert metrics["value/q_taken_mean"] == pytest.approx(q_taken.mean().item(), rel=1e-4)
+    assert metrics["loss/td"] == pytest.approx(0.5 * (q_taken - expected).square().mean().item(), rel=1e-4)
 
 
 def test_the_time_limit_ends_the_trace_and_not_the_return():

@@ -9,6 +9,7 @@ import torch
 
 from algo_worlds import Everything, Probe, env_of, observe_x, unit_reward
 from learners import collect_rollout, q_learner
+from loops import by_agent, choices_of, greedy, n_step, next_team_values, team_q, team_reward, team_steps
 
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "rnn_size": 4, "batch_size": 4, "gradient_steps": 1}
 
@@ -75,6 +76,54 @@ def test_one_step_targets_by_loops(mixer: str, scale: str, double: bool):
                 value = 0.0 if rollout.terminated[t, b, i] else best(t + 1, b, i)
                 assert batch.target[t, b, i].item() == pytest.approx(scaled(reward) + 0.9 * value, abs=1e-4)
                 assert batch.q[t, b, i].item() == pytest.approx(taken(t, b, i), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "weighting"), [("qmix", "none"), ("qplex", "none"), ("qmix", "central"), ("qmix", "optimistic")]
+)
+def test_targets_and_values_of_mixers_by_loops(mixer: str, weighting: str):
+    """Three-step returns of the target networks, with masks, states and deaths of each timestep."""
+    algorithm, collector = make(
+        mixer=mixer, weighting=weighting, gamma=0.9, rnn="gru", n_step=3, normalize_obs=True, bootstrap_at_limit=True,
+        value_time_left=True,
+    )  # fmt: skip
+    for _ in range(2):
+        algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    rollout, generator = collect_rollout(algorithm, collector), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in algorithm.target.module.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+        batch, state, central = algorithm.evaluate_batch(rollout), algorithm._state(rollout.state), algorithm._central
+        _, inputs, target_inputs = algorithm.reader.start(rollout)
+        q = algorithm.value.net(*inputs["value"])[0]
+        name = "value" if central is None else "central"
+        source = algorithm if central is None else central
+        target_q = source.target_value.net(*target_inputs[name])[0]
+        central_q = q if central is None else central.value.net(*inputs[name])[0]
+        targets = []
+        for b in range(4):
+            following = next_team_values(rollout, b, value=source.target_value, q=target_q, chosen_by=q, state=state)
+            known = {"reward": team_reward(rollout, b), "next_value": following}
+            targets.append([n_step(rollout, t, b, **known, gamma=0.9, n=3) for t in range(12)])
+        steps = team_steps(rollout)
+        assert batch.valid.nonzero().tolist() == [list(step) for step in steps]
+        assert any(not rollout.alive[t, b].all() for t, b in steps)
+        for t, b in steps:
+            masks, alive, target = by_agent(rollout.action_mask, t, b), rollout.alive[t, b], targets[b][t]
+            rest, choices = (masks, alive, state[t, b]), choices_of(rollout, t, b)
+            q_taken = team_q(algorithm.value, by_agent(q, t, b), choices, *rest).item()
+            assert batch.target[t, b].item() == pytest.approx(target, rel=1e-4, abs=1e-5)
+            assert batch.q[t, b].item() == pytest.approx(q_taken, rel=1e-4, abs=1e-5)
+            if central is None:
+                continue
+            of_choices = team_q(central.value, by_agent(central_q, t, b), choices, *rest).item()
+            assert batch.central_q[t, b].item() == pytest.approx(of_choices, rel=1e-4, abs=1e-5)
+            best = greedy(by_agent(q, t, b), masks)
+            promising = q_taken < target
+            if weighting == "central":
+                same = all(x == y or not here for x, y, here in zip(best, choices, alive, strict=True))
+                promising = same or target > team_q(central.value, by_agent(central_q, t, b), best, *rest).item()
+            assert batch.weight[t, b].item() == pytest.approx(1.0 if promising else algorithm.config.weighting_alpha)
 
 
 @pytest.mark.parametrize("common", [False, True])

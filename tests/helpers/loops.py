@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.types import Rollout
+from coterie.functional.returns import present_agents
+from coterie.nets.mixers import TeamQNetwork
 
 SIZES = (3, 3, 4)
 """Choices of the three agents of `Everything`, in its discrete kind."""
@@ -71,3 +73,62 @@ def joint_action(choices: Sequence[int | None]) -> Tensor:
         if choice is not None:
             part[choice] = 1.0
     return torch.cat(parts)
+
+
+def team_q(
+    value: TeamQNetwork, q: list[Tensor], choices: Sequence[int], masks: list[Tensor], alive: Tensor, state: Tensor
+) -> Tensor:
+    """Returns Q_tot of the choices at a single timestep [], from Q-values and masks of each agent.
+
+    Args:
+        value: Q-networks with a mixer that reads a state, or none.
+        q: Of each agent [A].
+        choices: Of each agent.
+        masks: Of each agent [A] bool.
+        alive: [N] bool; the others count as zeros.
+        state: [S].
+    """
+    assert value.mixer is not None
+    taken, best = torch.zeros(1, len(q)), torch.zeros(1, len(q))
+    for i in alive.nonzero().flatten().tolist():
+        taken[0, i] = q[i][choices[i]]
+        best[0, i] = max(float(x) for x, legal in zip(q[i], masks[i], strict=False) if legal)
+    joint = joint_action([x if here else None for x, here in zip(choices, alive, strict=True)])
+    return value.mixer(taken, best, state.unsqueeze(0), joint.unsqueeze(0), alive=alive.unsqueeze(0))[0]
+
+
+def greedy(q: list[Tensor], masks: list[Tensor]) -> list[int]:
+    """Returns the best legal choice of each agent."""
+    return [int(x[: len(mask)].masked_fill(~mask, -torch.inf).argmax()) for x, mask in zip(q, masks, strict=True)]
+
+
+def next_team_values(
+    rollout: Rollout,
+    b: int,
+    *,
+    value: TeamQNetwork,
+    q: dict[str, Tensor],
+    chosen_by: dict[str, Tensor],
+    state: Tensor,
+) -> list[float]:
+    """Returns Q_tot of the greedy choices at the successor of each step of environment b.
+
+    Args:
+        rollout: Experience of the team.
+        b: The environment.
+        value: Q-networks with a mixer.
+        q: Their Q-values by role [T + 1, B, n, A].
+        chosen_by: Q-values by role whose greedy choices they are [T + 1, B, n, A].
+        state: State that the mixer reads [T + 1, B, S].
+    """
+    found, present = [], present_agents(rollout)
+    for t in range(1, rollout.rollout_length + 1):
+        masks = by_agent(rollout.action_mask, t, b)
+        choices = greedy(by_agent(chosen_by, t, b), masks)
+        found.append(float(team_q(value, by_agent(q, t, b), choices, masks, present[t, b], state[t, b])))
+    return found
+
+
+def team_reward(rollout: Rollout, b: int) -> list[float]:
+    """Returns the reward of the team by step: of its agents, and of their group once."""
+    return (rollout.reward[:, b].sum(-1) + rollout.group_reward[:, b].sum(-1)).tolist()
