@@ -8,10 +8,13 @@ import torch
 from algo_worlds import Everything, Probe, env_of, observe_ones, observe_x, zero_reward
 from coterie.algos.vdac import MixedCritic
 from coterie.core.errors import UserError
+from coterie.functional.returns import present_agents
 from coterie.nets.mixers import VDNMixer
+from coterie.nets.team import join_blocks
 from coterie.nets.team_view import VIEW, TeamView
 from families import climbing
 from learners import collect_rollout, mean_reward, targets_of, vdac_learner
+from loops import lambda_returns, team_reward, team_steps
 
 RAW = {"normalize_value": False, "normalize_advantage": False}
 
@@ -52,6 +55,35 @@ def test_all_agents_share_the_advantage_of_the_team():
     for agent in range(2):
         torch.testing.assert_close(batch.advantage[..., agent], expected)
         torch.testing.assert_close(batch.target[..., agent, 0], expected + value[:-1])
+
+
+@pytest.mark.parametrize("mixer", ["vdn", "qmix"])
+def test_advantages_and_targets_are_those_of_loops_over_timesteps(mixer):
+    """Critics read the time left; the team has the rewards of its agents and those of their group once."""
+    settings = {"mixer": mixer, "gamma": 0.9, "gae_lambda": 0.8, "bootstrap_at_limit": True, "value_time_left": True}
+    algorithm, collector = vdac_learner(Everything("discrete", 0.0), 5, normalize_obs=True, **settings, **RAW)
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    rollout, critic, value = collect_rollout(algorithm, collector), algorithm.critic, torch.zeros(13, 5)
+    obs, state, present = algorithm.read_rollout(rollout), algorithm._state(rollout.state), present_agents(rollout)
+    with torch.no_grad():
+        blocks, left = critic.network.blocks, rollout.state["time left"].unsqueeze(-2)
+        extra = {block.name: left.expand(13, 5, block.n, 1) for block in blocks}
+        by_agent = join_blocks(critic.network(obs, None, {}, extra)[0], blocks, -2)[..., 0]
+        for t, b in present.any(-1).nonzero().tolist():
+            alive = [i for i in range(3) if present[t, b, i]]
+            own = torch.zeros(1, 3)
+            own[0, alive] = by_agent[t, b, alive]
+            mixed = mixer == "qmix"
+            value[t, b] = critic.mixer(own, own, state[t, b][None], own, present[t, b][None]) if mixed else own.sum()
+        batch = targets_of(algorithm, rollout, as_sequences=True).batch
+    for b in range(5):
+        known = {"reward": team_reward(rollout, b), "next_value": value[1:, b].tolist()}
+        target = torch.tensor(lambda_returns(rollout, b, **known, gamma=0.9, td_lambda=0.8))
+        steps = [t for t, env in team_steps(rollout) if env == b]
+        for agent in range(3):
+            torch.testing.assert_close(batch.target[steps, b, agent, 0], target[steps], atol=1e-5, rtol=1e-5)
+            advantage = (target - value[:-1, b])[steps]
+            torch.testing.assert_close(batch.advantage[steps, b, agent], advantage, atol=1e-5, rtol=1e-5)
 
 
 def test_what_dead_agents_observe_does_not_change_the_value_of_the_team():
