@@ -8,7 +8,7 @@ import torch
 
 from algo_worlds import Everything, Probe, observe_ones, observe_x, zero_reward
 from coterie.algos.seac import SharedBatch, seac_loss
-from coterie.core.tree import tree_leaves
+from coterie.core.tree import tree_leaves, tree_map
 from coterie.functional.returns import agent_rewards
 from learners import collect_rollout, mean_reward, ppo_learner, seac_learner, targets_of
 
@@ -176,6 +176,56 @@ def test_agents_learn_from_those_of_their_role():
                         agent_rewards(rollout, algorithm._membership, True, False)[..., start + of]
                     )
         start += role.n
+
+
+def slot(by_role, role, inside, of):
+    """Returns what belongs to a role with that of its agent `of` in the place of its agent `inside`."""
+
+    def moved(x):
+        places = list(range(x.shape[2]))
+        places[inside] = of
+        return x[:, :, places]
+
+    return by_role | {role: tree_map(moved, by_role[role])}
+
+
+def test_an_update_is_that_of_loops_over_pairs_of_agents():
+    """Agent i evaluates the timesteps of agent k with k's observations, masks, actions, rewards and ends."""
+    settings = {"epochs": 1, "num_minibatches": 1, "sharing_coef": 0.7, "normalize_obs": True, "gamma": 0.9}
+    settings |= {"normalize_value": False, "normalize_advantage": False, "value_clip_eps": None, "huber_delta": None}
+    algorithm, collector = seac_learner(
+        Everything("discrete", 0.0), 6, lr=1e-2, gae_lambda=0.8, bootstrap_at_limit=True, **settings
+    )
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    rollout = collect_rollout(algorithm, collector)
+    obs, state = algorithm.policy.obs_normalizer.of_rollout(rollout), algorithm._state(rollout.state)
+    masks = {name: x[:-1] for name, x in rollout.action_mask.items()}
+    acts = rollout.alive[:-1] & rollout.acted[:-1, :, None]
+    terms = {True: [], False: []}
+    for role, i, k in (("guard", 0, 0), ("guard", 1, 1), ("scout", 2, 2), ("guard", 0, 1), ("guard", 1, 0)):
+        start = 2 if role == "scout" else 0
+        seen = [slot(x, role, i - start, k - start) for x in (obs, masks, rollout.action)]
+        with torch.no_grad():
+            now = {name: x[:-1] for name, x in seen[0].items()}
+            log_prob, entropy = (
+                x[..., i] for x in algorithm.policy.actor.evaluate(now, *seen[1:], first=None, hidden_state={})
+            )
+            value = algorithm.critic(seen[0], state, None, {})[0][..., i, 0]
+        reward, terminated = (rollout.reward + rollout.group_reward)[..., k], rollout.terminated[..., k]
+        boundary = terminated | rollout.truncated[..., k] | ~rollout.acted[:-1]
+        advantage, later = torch.zeros(12, 6), torch.zeros(6)
+        for t in reversed(range(12)):
+            delta = reward[t] + 0.9 * value[t + 1] * ~terminated[t] - value[t]
+            later = advantage[t] = delta + 0.9 * 0.8 * later * ~boundary[t]
+        weight = (log_prob - rollout.extras["log_prob"][..., k]).exp()
+        policy = -weight * advantage * (1 if i == k else log_prob)
+        error = 0.5 * advantage.square() * (1 if i == k else weight)
+        terms[i == k].append(torch.stack([policy, error, entropy])[:, acts[..., k]])
+    own, others = (torch.cat(terms[x], -1).mean(-1) for x in (True, False))
+    metrics, share = algorithm.update(rollout, 0.0), 0.7 * 2 / 3
+    assert metrics["loss/policy"] == pytest.approx((own[0] + share * others[0]).item(), rel=1e-4)
+    assert metrics["loss/value"] == pytest.approx((own[1] + share * others[1]).item(), rel=1e-4)
+    assert metrics["policy/entropy"] == pytest.approx(own[2].item(), rel=1e-4)
 
 
 def test_sharing_of_a_single_agent_changes_nothing():
