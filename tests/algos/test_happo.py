@@ -206,6 +206,28 @@ def test_every_agent_sees_the_ratios_of_those_before_it_and_their_order_changes(
     assert all(sorted(order) == [0, 1, 2] for order in orders)
 
 
+def test_every_agent_reads_its_own_hidden_states_and_the_starts_of_its_own_lives():
+    """The team's actor has the same probabilities, so that ratios are 1. The control has the starts of other lives."""
+    for same in (True, False):
+        algorithm, collector = learner(Everything("discrete", 0.0), rnn="gru", sequence_length=4, lr=1e-30)
+        actor = algorithm.policy.actor
+        with torch.no_grad():
+            for network in actor.net.networks.values():
+                network.network.head.weight *= 100  # so that probabilities depend on hidden states
+        algorithm.update(collect_rollout(algorithm, collector), 0.0)
+        rollout = collect_rollout(algorithm, collector)  # starts within episodes
+        first = rollout.first.clone()
+        for agent in range(3):
+            first[2 + 2 * agent, :, agent] = True
+        obs, masks = algorithm.policy.obs_normalizer.of_rollout(rollout), rollout.action_mask
+        inputs = [{name: x[:-1] for name, x in part.items()} for part in (obs, masks)]
+        starts = first if same else first.roll(1, -1)
+        with torch.no_grad():
+            log_prob, _ = actor.evaluate(*inputs, rollout.action, first=starts[:-1], hidden_state=rollout.hidden_state)
+        metrics = algorithm.update(replace(rollout, first=first, extras={"log_prob": log_prob}), 0.0)
+        assert (abs(metrics["policy/kl"]) < 1e-6) == same
+
+
 @pytest.mark.parametrize("cls", [HAPPO, HATRPO])
 def test_an_agent_that_never_acts_keeps_its_policy(cls):
     algorithm, collector = learner(cls=cls, rollout_length=4)
