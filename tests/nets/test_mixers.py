@@ -138,6 +138,18 @@ def test_q_of_dead_agents_does_not_matter(kind):
     assert not torch.equal(total(net, q, actions, state, alive), total(net, other, actions, state, alive))
 
 
+def test_agents_of_qplex_learn_as_in_a_weighted_sum():
+    """The importance of an advantage is learned from it, but does not scale the gradient of the agents."""
+    g = torch.Generator().manual_seed(4)
+    net, state, joint = mixer("qplex"), torch.randn(5, STATE, generator=g), torch.zeros(5, AGENTS * CHOICES)
+    chosen, best = (torch.randn(5, AGENTS, generator=g, requires_grad=True) for _ in range(2))
+    net(chosen, best, state, joint, torch.ones(5, AGENTS, dtype=torch.bool)).sum().backward()
+    weight = torch.nn.functional.softplus(net.heads(net.weights(state)).chunk(2, -1)[0])
+    torch.testing.assert_close(chosen.grad, weight)
+    assert best.grad is None
+    assert net.importance.weight.grad.any()
+
+
 def test_qplex_represents_what_qmix_cannot():
     """With equal advantages of the agents, the importance of an advantage depends on what all do together."""
     net = mixer("qplex")
