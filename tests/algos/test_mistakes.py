@@ -23,10 +23,13 @@ from learners import (
     happo_learner,
     hasac_learner,
     hatrpo_learner,
+    pac_learner,
     poca_learner,
     ppo_learner,
     pqn_learner,
     sac_learner,
+    seac_learner,
+    vdac_learner,
 )
 from preset_learners import preset_learner
 
@@ -246,9 +249,13 @@ RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
         hatrpo_learner,
         {"num_minibatches": 2, "entropy_coef": 0.1, "entropy_decay": 0.9, "epochs": 2, "cg_iterations": 1},
     ),
+    "pac": (pac_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 1}),
+    "seac": (seac_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 1}),
+    "vdac": (vdac_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 1}),
     "poca": (poca_learner, {"num_minibatches": 2, "epochs": 2}),
     "coma": (coma_learner, {"num_minibatches": 2, "epsilon_decay_steps": 3000, "target_update_interval": 2}),
     "qmix": (q_learner_of_world, REPLAYED | {"mixer": "qmix", "reward_scale": "rms", "obs_last_action": True}),
+    "wqmix": (q_learner_of_world, REPLAYED | {"mixer": "qmix", "weighting": "central", "gradient_steps": 1}),
     "pqn_qmix": (
         pqn_learner,
         {"mixer": "qmix", "reward_scale": "rms", "obs_last_action": True, "num_minibatches": 2},
