@@ -45,8 +45,10 @@ MORE = {
 }
 """Those of single algorithms that need more."""
 OF_ONE_AGENT = {
-    **{"mappo": "ippo", "happo": "ippo", "maa2c": "ia2c", "haa2c": "ia2c", "seac": "ia2c"},
-    **{"vdn": "iql", "qmix": "iql", "qplex": "iql", "qfix": "iql", "hasac": "masac"},
+    **dict.fromkeys(("mappo", "happo"), "ippo"),
+    **dict.fromkeys(("maa2c", "haa2c", "seac"), "ia2c"),
+    **dict.fromkeys(("vdn", "qmix", "qplex", "qfix"), "iql"),
+    "hasac": "masac",
 }
 """Algorithms that are others with a single agent, up to the mixer of a single value, so that CartPole is not learned
 twice."""
