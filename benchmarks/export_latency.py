@@ -24,6 +24,7 @@ import coterie
 from coterie.export.export import export
 
 ROUNDS, CALLS = 10, 200
+NETWORKS = (("MLP 64-64", "none"), ("MLP 64-64 and GRU 64", "gru"))
 
 
 def main() -> None:
@@ -31,7 +32,7 @@ def main() -> None:
     torch.set_num_threads(1)
     obs = {f"agent_{i}": np.random.default_rng(i).normal(size=18).astype(np.float32) for i in range(3)}
     print(f"Python {platform.python_version()}, torch {torch.__version__}, NumPy {np.__version__}")
-    for name, rnn in (("MLP 64-64", "none"), ("MLP 64-64 and GRU 64", "gru")):
+    for name, rnn in NETWORKS:
         with tempfile.TemporaryDirectory() as folder:
             settings: dict[str, Any] = {"algo.rnn": rnn, "progress": "off", "eval.episodes": 8, "steps": 2000}
             run = Path(folder) / "run"

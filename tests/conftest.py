@@ -24,7 +24,7 @@ from coterie.kernels import switch
 LONGEST = [
     "test_defaults.py",
     "test_docs.py",
-    "test_torchrun.py",
+    "test_rank_kills.py",
     "test_graphed_steps.py",
     "test_benchmark.py",
     "test_resume.py",

@@ -26,6 +26,8 @@ def layers() -> dict[str, int]:
 
 def named_modules(code: str) -> Iterator[tuple[int, str]]:
     """Yields the line and package of every string, other than a docstring, that is the name of a module of Coterie."""
+    if not re.search(r"[\"']coterie\.", code):  # it need not be parsed
+        return
     tree = ast.parse(code)
     comments = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

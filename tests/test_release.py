@@ -166,24 +166,32 @@ def test_files_that_the_container_is_built_from_reach_it() -> None:
 def test_the_two_containers_train_one_run_and_continue_it(tmp_path: Path) -> None:
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
 
-    def start(name: str, settings: str) -> subprocess.Popen[str]:
+    def started(name: str, folder: Path) -> subprocess.Popen[str]:
         service = services[name]
         given = {key: re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", value) for key, value in service["environment"].items()}
         own = {"MASTER": "127.0.0.1", "PORT": str(port), "RUN": settings, "GLOO_SOCKET_IFNAME": "lo"}
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         command = [*service["entrypoint"], service["command"][0].replace("$$", "$")]
         return subprocess.Popen(
-            command, cwd=tmp_path, env={**os.environ, **given, **own, "PATH": path}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            command, cwd=tmp_path, env={**os.environ, **given, **own, "PATH": f"{folder}:{os.environ['PATH']}"},
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
-    for expected in ("run: runs/two-ranks", "resumed at 200 steps"):
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
-        settings = "algo=ippo env=particle/simple_spread num_envs=4 steps=200 eval.episodes=4 progress=lines threads=1"
-        ranks = [start(name, settings) for name in services]
-        printed = [rank.communicate(timeout=240)[0] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0, 0], printed
-        assert expected in printed[0], printed
+    def printed(folder: Path) -> list[str]:
+        ranks = [started(name, folder) for name in services]
+        found = [rank.communicate(timeout=240)[0] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0], found
+        return found
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    settings = "algo=ippo env=particle/simple_spread num_envs=4 steps=200 eval.episodes=4 progress=lines threads=1"
+    assert "run: runs/two-ranks" in printed(Path(sys.executable).parent)[0]
     assert (tmp_path / "runs" / "two-ranks" / "manifest.json").exists()
+    (tmp_path / "torchrun").write_text('#!/bin/sh\necho "$*"\n')  # now the run exists
+    (tmp_path / "torchrun").chmod(0o755)
+    assert printed(tmp_path) == [
+        f"--nnodes=2 --node-rank={rank} --nproc-per-node=1 --master-addr=127.0.0.1 --master-port={port} "
+        "-m coterie resume runs/two-ranks\n"
+        for rank in range(2)
+    ]

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from coterie.__main__ import main
@@ -64,8 +65,23 @@ def numeric_keys(model: type, prefix: str = "") -> list[str]:
     return [key for key, field in leaf_fields(model, prefix).items() if is_numeric(field)]
 
 
+def with_own(configs: dict[str, type[BaseModel]]) -> dict[str, list[str]]:
+    """Returns the numeric settings of each class that no class before it has, by name: inherited ones only once."""
+    seen, found = set[tuple[type, str]](), dict[str, list[str]]()
+    for name, config in configs.items():
+        new = {(next(c for c in config.__mro__ if field in vars(c).get("__annotations__", {})), field) for field in
+               config.model_fields} - seen  # fmt: skip
+        seen |= new
+        fields = {field for _, field in new}
+        if keys := [key for key in numeric_keys(config) if key.partition(".")[0] in fields]:
+            found[name] = keys
+    return found
+
+
 ALGORITHMS = {algo_registry.algorithm(name).Config: name for name in (*algo_registry.ALGOS, *algo_registry.VARIANTS)}
 """An algorithm for each class of settings."""
+OF_ALGORITHMS = with_own({name: config for config, name in ALGORITHMS.items()})
+OF_ENVIRONMENTS = with_own({name: env_registry.environment(name).Config for name in BUILT_IN})
 
 
 def test_senseless_numbers_of_a_run_are_refused():
@@ -79,15 +95,15 @@ def test_senseless_numbers_of_a_run_are_refused():
     assert accepted(["seed"], ["-1", "9223372036854775808", "1e300", "nan", *MISSPELLED]) == []
 
 
-@pytest.mark.parametrize("name", ALGORITHMS.values())
+@pytest.mark.parametrize("name", OF_ALGORITHMS)
 def test_senseless_numbers_of_an_algorithm_are_refused(name: str):
-    keys = numeric_keys(algo_registry.algorithm(name).Config, "algo.")
+    keys = [f"algo.{key}" for key in OF_ALGORITHMS[name]]
     assert accepted(keys, [*SENSELESS, *TINY, MISSPELLED[0]], f"algo={name}") == []
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", OF_ENVIRONMENTS)
 def test_senseless_numbers_of_an_environment_are_refused(name: str):
-    keys = numeric_keys(env_registry.environment(name).Config, "env.")
+    keys = [f"env.{key}" for key in OF_ENVIRONMENTS[name]]
     assert accepted(keys, [*SENSELESS, *TINY, MISSPELLED[0]], f"env={name}", "algo=random") == []
 
 

@@ -162,13 +162,13 @@ def test_a_network_that_two_entries_share_stays_shared(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["mappo/original", "coma", "poca", "wqmix", "maddpg", "matd3", "masac", "hasac"])
+@pytest.mark.parametrize("algo", ["mappo/original", "coma", "poca", "wqmix", "maddpg", "hasac"])
 def test_every_algorithm_can_start_with_its_own_weights(algo: str, tmp_path: Path) -> None:
     common = ["num_envs=4", "steps=80", "threads=1", "device=cpu", "eval.every=0", "progress=off", f"algo={algo}"]
-    common += ["log.tensorboard=false", "algo.rollout_length=10"]
+    common += ["log.tensorboard=false", "algo.rollout_length=10", "algo.hidden_sizes=[8]"]
     if algo == "mappo/original":
         common += ["algo.sequence_length=10", "algo.batch_size=4"]
-    if algo in {"wqmix", "maddpg", "matd3", "masac", "hasac"}:
+    if algo in {"wqmix", "maddpg", "hasac"}:
         common += ["algo.learning_starts=20", "algo.batch_size=8"]
     run = training.train(resolve([*common, f"out={tmp_path / 'old'}"])).run
     found, state = started(*common, f"init.run={run}", "init.optimizer=true", "seed=3", complete=False)

@@ -220,14 +220,16 @@ PATHS = [
 """Commands with a path or another text in the place of `{}`."""
 
 
-@pytest.mark.parametrize("words", PATHS)
-@pytest.mark.parametrize(
-    "text", ["x" * 5000, "[" * 300, "x/" * 3000, "9" * 2000], ids=["long", "open", "deep", "digits"]
-)
+TEXTS = {"long": "x" * 5000, "open": "[" * 300, "deep": "x/" * 3000, "digits": "9" * 2000}
+TURNS = [(words, [*TEXTS][k % len(TEXTS)]) for k, words in enumerate(PATHS * 2)]
+"""Each command with two of the texts, which take turns."""
+
+
+@pytest.mark.parametrize(("words", "text"), TURNS)
 def test_a_path_or_text_of_any_length_is_answered_with_a_short_line(
     words: str, text: str, capsys: pytest.CaptureFixture[str]
 ):
-    assert main([word.replace("{}", text) for word in words.split()]) == 2
+    assert main([word.replace("{}", TEXTS[text]) for word in words.split()]) == 2
     errors = capsys.readouterr().err
     assert errors.count("\n") == 1
     assert errors.startswith("coterie: ")

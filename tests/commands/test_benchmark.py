@@ -383,9 +383,10 @@ def test_the_latency_of_exported_policies_is_measured(
     latency = script("export_latency")
     monkeypatch.setattr(latency, "ROUNDS", 1)
     monkeypatch.setattr(latency, "CALLS", 2)
+    monkeypatch.setattr(latency, "NETWORKS", latency.NETWORKS[1:])
     latency.main()
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith("us")]
-    assert [row[-3] for row in rows] == ["PyTorch", "onnx", "numpy"] * 2
+    assert [row[-3] for row in rows] == ["PyTorch", "onnx", "numpy"]
     assert all(float(row[-2]) > 0 for row in rows)
 
 
@@ -415,20 +416,6 @@ def test_the_cost_model_is_that_of_a_ring_and_is_fitted_to_two_sizes(script: Any
     assert ranks.ring_seconds(4, 1000, 2e-3, 1e5) == pytest.approx(6 * (2e-3 + 1000 / 4e5))
     times = {nbytes: ranks.ring_seconds(3, nbytes, 1e-3, 1e8) for nbytes in ranks._BYTES}
     assert ranks.fitted(3, times) == pytest.approx((1e-3, 1e8))
-
-
-def test_the_page_of_ranks_says_if_they_share_cores(script: Any):
-    ranks = script("ranks")
-    rows = [{"ranks": n, "bytes": 1024, "memory_s": 1e-4, "gloo_s": 2e-3, "model_s": 1e-3} for n in (2, 4)]
-    model = {"latency_s": 1e-4, "bytes_per_s": 1e9, "rows": rows, "network": []}
-    speed = {"one process": {"steps_per_s": [100.0, 300.0, 200.0], "ratio": [1.0, 1.0, 1.0]}}
-    content = ranks.reporting.origin() | {"load": [0.5, 2.0], "model": model, "speed": speed}
-    content["machine"]["cores"] = 2
-    page = ranks.page(content)
-    assert "4 ranks share 2 cores here" in page
-    assert "| one process | 200 | 100 to 300 | 1.00 | 1.00 to 1.00 |" in page
-    content["machine"]["cores"] = 4
-    assert "ranks share" not in ranks.page(content)
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def _train(out: Path, algo: tuple[str, ...], *settings: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", [("algo=mappo",), ("algo=mappo", "algo.rnn=gru"), ("algo=qmix",)])
+@pytest.mark.parametrize("algo", [("algo=mappo", "algo.rnn=gru"), ("algo=qmix",)])
 def test_a_resumed_run_with_imitation_is_bit_identical(algo, demos, tmp_path, monkeypatch):
     settings = (*BOTH, "imitation.batch_size=8", f"imitation.demos={demos}")
     whole, parts, other = (tmp_path / name for name in ("whole", "parts", "other"))

@@ -40,7 +40,7 @@ DRIFTING = (
     *("env=diagnosis_worlds:reference", "algo=mappo", "steps=80000", "num_envs=32", "algo.hidden_sizes=[64,64]"),
     *("eval.every=20000", "eval.episodes=64", "eval.num_envs=32"),
 )
-HAPPO = ("env=diagnosis_worlds:reference", "algo=happo", "steps=3000", "algo.rollout_length=32")
+HAPPO = ("env=diagnosis_worlds:reference", "algo=happo", "steps=1600", "algo.rollout_length=32")
 LESSONS = (
     "curriculum.lessons=[{name: one, parameters: {reward: 1}, advance: {metric: progress, above: 0.75}},"
     "{name: two, parameters: {reward: 2}}]"
@@ -54,7 +54,7 @@ RUNS = {
     "unpredictable": (*PPO, "env.reward=0", "env.noise=1", "algo.critic_lr=0.01"),
     "few steps": (*PPO, "steps=600"),
     "greedy evaluation": (*PPO, "env.alternate=true", "eval.mode=greedy"),
-    "slow": (*PPO, "steps=1600", "eval.every=0", "algo.epochs=1", "env.sleep=0.003"),
+    "slow": (*PPO, "steps=1024", "eval.every=0", "algo.epochs=1", "env.sleep=0.003"),
     "endless": (*PPO, "steps=8200", "eval.every=0", "env.length=0", "algo.epochs=1"),
     "no reward": (*PPO, "steps=600", "env.reward=0"),
     "ddqn": DDQN,

@@ -12,7 +12,7 @@ from gymnasium import spaces
 import coterie
 from coterie.__main__ import main
 from coterie.export.portable.player import Player
-from tinyruns import log_entries, train
+from tinyruns import log_entries, tiny_run, train
 
 NAMES = ["items", "team.a_0", "values", "a/b", "", "ä ☃", "train", "%2E"]
 EYES = spaces.Dict(
@@ -84,7 +84,6 @@ CASES = {
     "qmix, on disk": ("algo=qmix", "env.teams=shared", *REPLAY, "algo.rnn=none", "algo.obs_last_action=false")
     + ("algo.buffer_storage=disk", "algo.share_params=role"),
     "maddpg": ("algo=maddpg", "env.teams=shared", *REPLAY),
-    "masac": ("algo=masac", "env.teams=shared", *REPLAY),
 }
 
 
@@ -104,7 +103,7 @@ def tiny_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_trains_is_evaluated_and_resumes(case: str, tmp_path: Path):
     run = tmp_path / "run"
-    train(run, *settings(case))
+    tiny_run(run, *settings(case))
     assert main(["evaluate", str(run), "--episodes", "2"]) == 0
     assert main(["resume", str(run), "steps=96"]) == 0
     player = coterie.load(run).player()
@@ -119,7 +118,7 @@ def test_a_run_trains_is_evaluated_and_resumes(case: str, tmp_path: Path):
 )
 def test_a_run_is_exported_and_acts(case: str, form: str, tmp_path: Path):
     out = tmp_path / "run"
-    train(out, *settings(case))
+    tiny_run(out, *settings(case))
     assert main(["export", str(out), "--format", form, "--out", str(tmp_path / "export")]) == 0
     plain = np.zeros(3, np.float32)
     eyes = {"pos": {"x": [0.1, 0.2], "keys": 0}, "pos.x": [0.5], "items": [1, 0], "": [0.0], "a/b": [1.0]}

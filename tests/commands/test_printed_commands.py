@@ -14,7 +14,8 @@ from coterie.__main__ import main
 from tinyruns import tiny
 
 COMMAND = re.compile(r"coterie (?:train|resume|play|watch|view|evaluate|plot|demos|record|diagnose|report)\b[^`\n]*")
-NAMES = ["a  b", "it's", 'say "x"', "$HOME", "-run", "a;b&c"]
+NAMES = ["a  b, it's $HOME;c&d", '-run "x"']
+"""All that a shell would change, and what a command would take for an option."""
 
 
 @pytest.mark.slow

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,28 +84,34 @@ def test_a_digest_does_not_depend_on_the_working_directory(
     assert digest([*words[:2], "imitation.demos=benchmarks/runs/y.safetensors"]) not in found
 
 
-def repository(provenance: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Makes a folder the repository of the source, with one commit, and returns a function that calls git there."""
-    shutil.copytree(provenance.PACKAGE, folder / "src" / "coterie")
-
-    def git(*words: str) -> str:
-        names = ["-c", "user.name=name", "-c", "user.email=name@example.org", "-c", "commit.gpgsign=false"]
-        return subprocess.run(["git", *names, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
-
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "source")
-    monkeypatch.setattr(provenance, "REPOSITORY", folder)
-    monkeypatch.setattr(provenance, "PACKAGE", folder / "src" / "coterie")
-    return git
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the source and one commit."""
+    folder = tmp_path_factory.mktemp("committed")
+    shutil.copytree(ROOT / "src" / "coterie", folder / "src" / "coterie")
+    for words in (["init"], ["add", "."], ["commit", "-m", "source"]):
+        run_git(folder, *words)
+    return folder
 
 
-def test_a_row_is_current_until_its_code_or_a_setting_changes(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def run_git(folder: Path, *words: str) -> str:
+    names = ["-c", "user.name=name", "-c", "user.email=name@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", *names, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def git(committed: Path, script: Any, monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[..., str], None, None]:
+    """Calls git in the repository of the source, which is that of the benchmarks, and is restored afterwards."""
+    monkeypatch.setattr(script("provenance"), "REPOSITORY", committed)
+    monkeypatch.setattr(script("provenance"), "PACKAGE", committed / "src" / "coterie")
+    first = run_git(committed, "rev-parse", "HEAD").strip()
+    yield functools.partial(run_git, committed)
+    run_git(committed, "reset", "--hard", first)
+
+
+def test_a_row_is_current_until_its_code_or_a_setting_changes(script: Any, git: Callable[..., str]):
     """A repository of its own holds the source; its revision is the row's."""
     provenance = script("provenance")
-    git = repository(provenance, tmp_path, monkeypatch)
     source = {"revision": git("rev-parse", "HEAD").strip(), "modified": False}
     words = ["algo=iql", "env=matrix/climbing"]
     row = {"common": [], "overrides": words, "provenance": provenance.measured(words, [source, source])}
@@ -113,7 +120,7 @@ def test_a_row_is_current_until_its_code_or_a_setting_changes(
     assert not provenance.is_present(row | {"provenance": None})
     assert provenance.measured(words, [source, source | {"modified": True}]) is None
     assert provenance.measured(words, [source, source | {"revision": None}]) is None
-    file = tmp_path / "src" / "coterie" / "algos" / "qlearning.py"
+    file = provenance.PACKAGE / "algos" / "qlearning.py"
     file.write_text(file.read_text() + "\n# a comment\n")
     assert provenance.is_present(row)
     file.write_text(file.read_text() + "\nOTHER = 1\n")
@@ -125,10 +132,9 @@ def test_a_row_is_current_until_its_code_or_a_setting_changes(
 
 @pytest.mark.slow
 def test_a_row_stands_if_the_present_code_repeats_its_bits(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Any, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ):
     provenance, verification, jobs = script("provenance"), script("verification"), script("jobs")
-    git = repository(provenance, tmp_path, monkeypatch)
     monkeypatch.setattr(verification, "LEAST_STEPS", 64)
     monkeypatch.setattr(verification, "COMMON", ("device=cpu", "threads=1", "log.tensorboard=false"))
     words = ("algo=ippo", "env=matrix/climbing", "num_envs=4", "algo.rollout_length=8")

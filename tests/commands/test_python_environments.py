@@ -18,7 +18,7 @@ import coterie
 from coterie.__main__ import main
 from coterie.config import callables
 from coterie.core.errors import UserError
-from tinyruns import assert_same, checkpoint_state
+from tinyruns import assert_same, checkpoint_state, shorten_checks
 
 
 def local_env() -> type[gymnasium.Env]:
@@ -144,7 +144,8 @@ def test_code_that_cannot_be_sent_is_refused_with_a_fix() -> None:
         callables.serialize(name)
 
 
-def test_the_check_accepts_functions_and_classes() -> None:
+def test_the_check_accepts_functions_and_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten_checks(monkeypatch)
     assert coterie.check_env(local_env(), length=5).ok
     assert coterie.check_env("particle/simple").ok
     with pytest.raises(UserError, match=r"env\.size.*no such setting"):
@@ -214,12 +215,3 @@ def test_play_takes_the_code_and_prints_returns(tmp_path: Path, capsys: pytest.C
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["team return of row", "team return of column"]
     assert "2 episodes" in lines[0]
-
-
-@pytest.mark.slow
-def test_ray_workers_receive_the_code(tmp_path: Path) -> None:
-    env = local_env()
-    alone = coterie.train(**small(tmp_path / "alone", env))
-    workers = {"count": 1, "kind": "ray", "timeout": 120}
-    shared = coterie.train(**small(tmp_path / "ray", env, workers=workers))
-    assert_same(checkpoint_state(shared.run)["algorithms"], checkpoint_state(alone.run)["algorithms"])

@@ -98,10 +98,11 @@ def _assert_short(message: str) -> None:
     assert "1" * 201 not in message
 
 
-@pytest.mark.parametrize("kind", ["word", "list", "class", "lines", "mapping"])
-def test_long_values_of_all_settings_are_shortened(kind: str):
-    for key in leaf_fields(RunConfig):
-        _assert_short(_message([f"{key}={json.dumps(LONG_VALUES[kind])}"]))
+def test_long_values_of_all_settings_are_shortened():
+    kinds = ["word", "list", "class", "lines", "mapping"]
+    for k, key in enumerate(leaf_fields(RunConfig)):
+        for kind in (kinds[k % 5], kinds[(k + 2) % 5]):  # they take turns
+            _assert_short(_message([f"{key}={json.dumps(LONG_VALUES[kind])}"]))
 
 
 @pytest.mark.parametrize("kind", LONG_VALUES)

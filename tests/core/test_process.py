@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Generator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,31 +22,34 @@ class Cycle:
         self.me = self
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_skipped_yet():
+@pytest.fixture
+def nothing_is_frozen() -> Generator[None, None, None]:
+    """As at the start of a command. Afterwards, the objects of all tests are exempt again."""
     gc.unfreeze()
-    gc.collect()
+    yield
+    gc.freeze()
 
 
-def test_existing_objects_are_collected_after_the_context_only():
-    before = weakref.ref(Cycle())
-    with rare_garbage_collection():
+@pytest.mark.usefixtures("nothing_is_frozen")
+def test_collections_are_rarer_and_spare_existing_objects_within_the_context_only():
+    before, threshold = weakref.ref(Cycle()), gc.get_threshold()
+
+    def collect() -> None:
+        assert gc.get_threshold()[0] > threshold[0]
         within = weakref.ref(Cycle())
         gc.collect()
         assert before() is not None
         assert within() is None
-    gc.collect()
-    assert before() is None
-
-
-def test_existing_objects_are_collected_after_an_error():
-    before = weakref.ref(Cycle())
-    with pytest.raises(ValueError), rare_garbage_collection():
         raise ValueError
+
+    with pytest.raises(ValueError), rare_garbage_collection():
+        collect()
+    assert gc.get_threshold() == threshold
     gc.collect()
     assert before() is None
 
 
+@pytest.mark.usefixtures("nothing_is_frozen")
 def test_a_few_frozen_objects_are_pythons_own(monkeypatch):
     """Python 3.12 and later count immortal objects as frozen."""
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)
@@ -54,19 +58,12 @@ def test_a_few_frozen_objects_are_pythons_own(monkeypatch):
         assert gc.get_threshold()[0] > before[0]
 
 
-def test_collections_are_rarer_within_the_context_only():
-    before = gc.get_threshold()
-    with rare_garbage_collection():
-        assert gc.get_threshold()[0] > before[0]
-    assert gc.get_threshold() == before
-
-
+@pytest.mark.usefixtures("nothing_is_frozen")
 def test_objects_that_the_caller_has_frozen_stay_so():
     gc.freeze()
     with rare_garbage_collection():
         assert gc.get_freeze_count() > 0
     assert gc.get_freeze_count() > 0
-    gc.unfreeze()
 
 
 @pytest.fixture

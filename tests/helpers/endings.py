@@ -17,9 +17,15 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from coterie.core import waiting
 from coterie.core.types import Action, Step, Timestep
+from coterie.envs.contract import closing
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.make import make as make_vector_env
+
+
+def shorten_limits() -> None:
+    waiting.NOTE_SECONDS, waiting.UNRESPONSIVE_SECONDS, closing.CLOSE_SECONDS = 0.1, 0.3, 0.5
 
 
 class Stop(BaseException):
@@ -41,15 +47,22 @@ def _ignore_interruptions() -> None:
             time.sleep(1000)
 
 
-def _write_at_exit() -> None:
+def _leave_everything() -> None:
+    """Starts a thread and a process that do not end, and leaves a file in a buffer until the exit."""
     file = Path("written").open("w")  # noqa: SIM115
-    file.write("complete")  # in a buffer until the file is closed
+    file.write("complete")
     atexit.register(file.close)
-    _start_thread()
-
-
-def _start_thread() -> None:
+    _start_process()
     threading.Thread(target=time.sleep, args=(1000,), name="monitor").start()
+
+
+def _start_process() -> None:
+    multiprocessing.Process(target=time.sleep, args=(1000,), name="child").start()
+
+
+def _start_process_and_fail() -> None:
+    _start_process()
+    raise RuntimeError("the ball has no weight")
 
 
 def _raise(error: BaseException) -> None:
@@ -66,9 +79,8 @@ DO: dict[str, Any] = {
     "has half a character": lambda: _raise(RuntimeError("\ud800")),
     "blocks": lambda: time.sleep(1000),
     "ignores interruptions": _ignore_interruptions,
-    "starts a thread": _start_thread,
-    "starts a process": lambda: multiprocessing.Process(target=time.sleep, args=(1000,), name="child").start(),
-    "writes at exit": _write_at_exit,
+    "starts a process and fails": _start_process_and_fail,
+    "leaves everything": _leave_everything,
 }
 """By kind of fault, the function that has it."""
 

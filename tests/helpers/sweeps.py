@@ -1,42 +1,35 @@
-"""Sweeps of tiny runs, started as users start them."""
+"""Sweeps of tiny runs in processes of their own."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tinyruns import tiny
+from coterie.sweeps.ray_sweep import RayOptions
+from tinyruns import Process, tiny
 
 
-def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str, prepare: Callable[[], None] | None = None, **environment: str) -> Process:
     """Starts `coterie train -m` with settings of tiny runs in a folder."""
-    command = [sys.executable, "-m", "coterie", "train", "-m", *tiny(*words)]
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
+    prepare = prepare or partial(_update_environment, environment)
+    return Process(folder, "train", "-m", *tiny(*words), prepare=prepare)
 
 
-def sweep(folder: Path, *words: str, **environment: str) -> tuple[int, list[dict[str, Any]], str]:
-    """Runs a sweep. Returns its exit code, the outcome of each job, and its messages."""
-    process = start(folder, *words, "--json", **environment)
-    out, messages = process.communicate(timeout=300)
-    return process.returncode, [json.loads(line) for line in out.splitlines()], messages
+def _update_environment(variables: dict[str, str]) -> None:
+    os.environ.update(variables)
 
 
-def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 200) -> None:
-    """Waits until a file exists. Fails if the process ends first."""
-    until = time.monotonic() + seconds
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.01)
+def sweep(folder: Path, *words: str, **options: Any) -> tuple[int, list[dict[str, Any]], str]:
+    """Runs a sweep as `start`. Returns its exit code, the outcome of each job, and its output."""
+    code, output = start(folder, *words, "--json", **options).end()
+    return code, [json.loads(line) for line in output.splitlines() if line.startswith("{")], output
+
+
+def copy_often() -> None:
+    """Sweeps of this process on Ray copy runs all the time."""
+    defaults = RayOptions.__init__.__defaults__ or ()
+    RayOptions.__init__.__defaults__ = (*defaults[:-1], 0.1)

@@ -10,6 +10,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import resource
 import shutil
 import signal
@@ -25,6 +26,7 @@ import torch
 
 from coterie.__main__ import main
 from coterie.assembly.resolve import resolve
+from coterie.checks.environment.contract import check
 from coterie.commands import run_manifest
 from coterie.commands import train as training
 from coterie.config import provenance, strict_yaml
@@ -67,25 +69,40 @@ def cache_git() -> None:
     The checkout does not change while tests run. Other repositories are read each time.
     """
     description._git = _of_checkout(description._git)
+    description._version = functools.cache(description._version)
     run_manifest.project_record = _of_checkout(run_manifest.project_record)
 
 
 def cache_yaml() -> None:
-    """Parses the settings of a run once, instead of four times in a tiny run and its resume, which takes 8 ms each."""
+    """Parses the settings of a run once, and once for runs that differ in their folder only: it takes 20 ms each time.
+
+    Comments and the folder are no part of the key. A comment begins behind a space in lines without quotation marks,
+    unless a text of several lines is in the file.
+    """
     parse = strict_yaml.parse_settings
     found: dict[str, Any] = {}
 
     @functools.wraps(parse)
     def cached(text: str, name: str) -> Any:
-        if text not in found:
+        key, out = text, None
+        if "|" not in text and ">" not in text:
+            key = _COMMENT.sub(r"\1", text)
+            if match := _OUT.search(key):
+                key, out = _OUT.sub("out: /", key), match[1]
+        if key not in found:
             leaves = parse(text, name)  # errors contain the name and are not kept
             if len(found) > 100:
                 found.clear()
-            found[text] = leaves
-        return copy.deepcopy(found[text])
+            found[key] = leaves
+        leaves = copy.deepcopy(found[key])
+        return leaves if out is None else [(k, out if k == "out" else x, line) for k, x, line in leaves]
 
     strict_yaml.parse_settings = cached
     provenance.parse_settings = cached
+
+
+_COMMENT = re.compile(r"^([^\"'#\n]*?) +#.*$", re.MULTILINE)
+_OUT = re.compile(r"^out: (/[\w./-]+)$", re.MULTILINE)
 
 
 def _of_checkout(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,6 +187,13 @@ def checkpoint_state(out: Path) -> dict[str, Any]:
     return found.state
 
 
+def shorten_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shortens the checks of environments, for faults that show at once."""
+    monkeypatch.setattr("coterie.checks.environment.check_env._STEPS", 20)
+    monkeypatch.setattr("coterie.checks.environment.check_env._COMPARED_STEPS", 10)
+    monkeypatch.setattr("coterie.checks.environment.contract.check", functools.partial(check, steps=10, num_envs=2))
+
+
 def log_entries(out: Path) -> list[dict[str, Any]]:
     """Returns the log entries of a run without times."""
     lines = (out / "metrics.jsonl").read_text().splitlines()
@@ -214,6 +238,8 @@ class Process:
         die_at: Number of the file change (create, rename, remove) before which the process kills itself with SIGKILL.
         max_bytes: Maximum file size, as on a full disk.
         kills: Folder, and where it is copied to before every file change, as a kill at that moment would leave it.
+        terminal: Terminal that the process gets as the leader of a new session. Default: none, output goes to a file.
+        prepare: Function of a module, which the process calls first.
     """
 
     def __init__(
@@ -223,17 +249,23 @@ class Process:
         die_at: int | None = None,
         max_bytes: int | None = None,
         kills: tuple[Path, Path] | None = None,
+        terminal: Path | None = None,
+        prepare: Callable[[], None] | None = None,
     ):
-        self.output = folder / f"output-{next(_count)}.txt"
+        self.output = folder / f"output-{next(_count)}.txt" if terminal is None else terminal
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED_MODULES)
-        arguments = (list(map(str, words)), str(folder), str(self.output), die_at, max_bytes, kills)
+        arguments = (list(map(str, words)), str(folder), str(self.output), die_at, max_bytes, kills, prepare)
         self._process = context.Process(target=_child, args=arguments)
         self._process.start()
 
-    def signal(self, number: int) -> None:
+    @property
+    def pid(self) -> int:
         assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        return self._process.pid
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
 
     def kill_after(self, seconds: float) -> bool:
         """Kills the process after `seconds`; returns True if it was still running."""
@@ -246,14 +278,19 @@ class Process:
     def wait_for(self, found: Callable[[], bool]) -> None:
         """Waits until `found` returns True. AssertionError if the process ends before."""
         while not found():
-            assert self._process.exitcode is None, f"ended with {self._process.exitcode}: {self.output.read_text()}"
+            assert self._process.exitcode is None, f"ended with {self._process.exitcode}: {self._written()}"
             time.sleep(0.002)
 
     def end(self) -> tuple[int, str]:
         """Waits for the end. Returns the exit code, negative for a signal, and the output."""
         self._process.join(120)
-        assert self._process.exitcode is not None, "still running after two minutes"
-        return self._process.exitcode, self.output.read_text()
+        if self._process.exitcode is None:
+            self.signal(signal.SIGKILL)
+            pytest.fail(f"still running after two minutes: {self._written()}")
+        return self._process.exitcode, self._written()
+
+    def _written(self) -> str:
+        return self.output.read_text() if self.output.is_file() else ""  # a terminal cannot be read again
 
 
 _count = itertools.count()
@@ -284,10 +321,13 @@ def _child(
     die_at: int | None,
     max_bytes: int | None,
     kills: tuple[Path, Path] | None,
+    prepare: Callable[[], None] | None,
 ) -> None:
     gc.freeze()  # a collection would copy all that the fork server has imported
     os.chdir(folder)
-    handle = os.open(output, os.O_WRONLY | os.O_CREAT)
+    if Path(output).is_char_device():
+        os.setsid()  # a terminal that the leader of a session opens to read and write becomes the session's
+    handle = os.open(output, os.O_RDWR | os.O_CREAT)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     sys.path.append(folder)
@@ -299,7 +339,10 @@ def _child(
         _die_at(die_at)
     if kills is not None:
         _copy_before_changes(*kills)
-    sys.exit(main(words))
+    if prepare is not None:
+        prepare()
+    sys.argv = ["coterie", *words]
+    sys.exit(main())
 
 
 def _before_changes(action: Callable[[], None]) -> None:

@@ -596,8 +596,7 @@ def count_calls(folder: Path, replacing: bool) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replacing", [False, True])
-@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize(("replacing", "torn"), [(False, False), (True, True)])
 def test_a_crash_at_any_write_leaves_complete_checkpoints_only(tmp_path, replacing, torn):
     total = count_calls(tmp_path / "count", replacing)
     assert total > 10

@@ -19,7 +19,7 @@ from coterie.core.errors import UserError
 from coterie.runs.folder import RunFolder
 from coterie.sweeps.job_runs import Found, find, identity, mean_and_error, print_results, settings_of
 from coterie.sweeps.sweep import plan
-from sweeps import start, sweep, wait_for
+from sweeps import start, sweep
 
 CRASHER = """
 import os, signal
@@ -34,7 +34,7 @@ class Crasher(gymnasium.Env):
         return self.observation_space.sample() * 0, {}
 
     def step(self, action):
-        if os.environ.get("CRASH") and any("seed=1" in word for word in __import__("sys").argv):
+        if any("seed=1" in word for word in __import__("sys").argv):
             os.kill(os.getpid(), signal.SIGSEGV)
         return self.observation_space.sample() * 0, 1.0, False, True, {}
 """
@@ -203,17 +203,17 @@ def test_a_killed_sweep_ends_with_the_bits_of_an_undisturbed_one(tmp_path: Path)
         tinyruns.train(calm / f"seed{seed}", *LONG, f"seed={seed}")
 
     process = start(killed, *words)
-    wait_for(killed / "sweep" / "seed1" / "checkpoints" / "last", process)
-    process.kill()
-    process.communicate()
+    process.wait_for((killed / "sweep" / "seed1" / "checkpoints" / "last").exists)
+    process.signal(signal.SIGKILL)
+    process.end()
     process = start(killed, *words)
-    wait_for(killed / "sweep" / "seed2" / "checkpoints" / "last", process)
+    process.wait_for((killed / "sweep" / "seed2" / "checkpoints" / "last").exists)
     os.kill(json.loads((killed / "sweep" / "seed2" / "lock").read_text())["pid"], signal.SIGKILL)
-    _, messages = process.communicate(timeout=300)
-    assert process.returncode == 128 + signal.SIGKILL, messages
-    assert "[seed0] skipped, finished in sweep/seed0" in messages
-    assert "[seed1] resumes sweep/seed1" in messages
-    assert "sweep of 3 runs: 1 finished, 1 to resume, 1 to start" in messages
+    code, output = process.end()
+    assert code == 128 + signal.SIGKILL, output
+    assert "[seed0] skipped, finished in sweep/seed0" in output
+    assert "[seed1] resumes sweep/seed1" in output
+    assert "sweep of 3 runs: 1 finished, 1 to resume, 1 to start" in output
 
     code, outcomes, _ = sweep(killed, *words)
     assert (code, [outcome["state"] for outcome in outcomes]) == (0, ["skipped", "skipped", "resumed"])
@@ -227,9 +227,11 @@ def test_a_killed_sweep_ends_with_the_bits_of_an_undisturbed_one(tmp_path: Path)
 def test_a_crash_of_one_job_does_not_end_the_others(tmp_path: Path):
     (tmp_path / "crasher.py").write_text(CRASHER)
     words = ("env=crasher:Crasher", "seed=0,1,2", "steps=80", "algo=ppo", "out=sweep", "--jobs", "2")
-    code, outcomes, messages = sweep(tmp_path, *words, CRASH="1")
+    code, outcomes, messages = sweep(tmp_path, *words)
     assert [outcome["state"] for outcome in outcomes] == ["finished", "failed", "finished"], messages
     assert (code, outcomes[1]["exit_code"]) == (128 + signal.SIGSEGV,) * 2
+    files = [f"seed{seed}{suffix}" for seed in range(3) for suffix in ("", ".log")]
+    assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == files
     logs = [(tmp_path / "sweep" / f"seed{seed}.log").read_text() for seed in (0, 1)]
     assert logs[0].startswith("$ coterie train seed=0") or " seed=0" in logs[0]
     assert "seed=1" not in logs[0]
@@ -241,12 +243,12 @@ def test_ctrl_c_ends_all_jobs_and_another_sweep_resumes_them(tmp_path: Path):
     words = ("steps=1M", "checkpoint.every=40", "eval.every=0", "seed=0,1", "out=sweep", "--jobs", "2")
     process = start(tmp_path, *words, COLUMNS="200")
     for name in ("seed0", "seed1"):
-        wait_for(tmp_path / "sweep" / name / "checkpoints" / "last", process)
-    process.send_signal(signal.SIGINT)
-    out, messages = process.communicate(timeout=60)
-    assert process.returncode == 130, messages
-    assert "2 interrupted" in out
-    assert "stopping 2 runs after their checkpoints" in messages
+        process.wait_for((tmp_path / "sweep" / name / "checkpoints" / "last").exists)
+    process.signal(signal.SIGINT)
+    code, output = process.end()
+    assert code == 130, output
+    assert "2 interrupted" in output
+    assert "stopping 2 runs after their checkpoints" in output
 
 
 def _outcome_of(seed: int, now: float, *, below: bool) -> dict[str, Any]:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import pytest
 
 import tinyruns
 from coterie.sweeps.ray_job import RayJob, pack, unpack
-from sweeps import wait_for
-
-LAUNCH = """
-import sys
-from coterie.sweeps.sweep import plan
-from coterie.sweeps.ray_sweep import RayOptions, run_on_ray
-sys.exit(run_on_ray(plan(sys.argv[1:]), None, RayOptions(address="local", copy_seconds=0.1), json=True))
-"""
+from sweeps import copy_often, start, sweep
 
 
 def test_a_copied_run_replaces_the_one_before(tmp_path: Path):
@@ -58,20 +49,18 @@ def test_a_job_returns_messages_and_exit_code_of_its_command(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_killed_sweep_on_ray_ends_with_the_bits_of_runs_on_this_machine(tmp_path: Path):
-    words = tinyruns.tiny("seed=0,1", "steps=4000", "checkpoint.every=400", "eval.every=0", "out=sweep")
-    command = [sys.executable, "-c", LAUNCH, *words]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for(tmp_path / "sweep" / "seed0" / "checkpoints" / "last", process)  # copied from the node
-    process.kill()
-    process.communicate()
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    out, messages = process.communicate(timeout=300)
-    assert process.returncode == 0, messages
-    outcomes = [json.loads(line) for line in out.splitlines()]
+    settings = ("steps=4000", "checkpoint.every=400", "eval.every=0")
+    words = (*settings, "seed=0,1", "out=sweep", "--launcher", "ray address=local")
+    process = start(tmp_path, *words, prepare=copy_often)
+    process.wait_for((tmp_path / "sweep" / "seed0" / "checkpoints" / "last").exists)  # copied from the node
+    process.signal(signal.SIGKILL)
+    process.end()
+    code, outcomes, messages = sweep(tmp_path, *words, prepare=copy_often)
+    assert code == 0, messages
     assert [outcome["state"] in {"resumed", "finished"} for outcome in outcomes] == [True, True]
     assert "[seed0] resumes sweep/seed0" in messages
     assert [outcome["run"] for outcome in outcomes] == ["sweep/seed0", "sweep/seed1"]
     calm = tmp_path / "calm"
-    tinyruns.train(calm, *words[:-1], "seed=0")
+    tinyruns.train(calm, *settings, "seed=0")
     assert tinyruns.log_entries(calm) == tinyruns.log_entries(tmp_path / "sweep" / "seed0")
     tinyruns.assert_same(tinyruns.checkpoint_state(calm), tinyruns.checkpoint_state(tmp_path / "sweep" / "seed0"))

@@ -114,10 +114,6 @@ def test_tasks_run_their_jobs_and_the_rest_is_submitted_again(
     assert "skipped, finished in sweep/seed1" in capsys.readouterr().err
     assert _submit(jobs) == 0
     assert "1 finished, 0 to resume, 1 to start, 0 in the queue" in capsys.readouterr().err
-    _run_task(slurm, 0, monkeypatch)
-    capsys.readouterr()
-    assert _submit(jobs) == 0
-    assert capsys.readouterr().out.count('"state": "skipped"') == 2
 
 
 def test_errors_of_slurm_are_one_line(slurm: Path, monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -181,20 +180,3 @@ def test_a_job_ended_by_a_signal_has_the_exit_code_of_a_shell(tmp_path: Path):
     script = tmp_path / "dies.py"
     script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     assert run_all(plan(["seed=0"]), command=[sys.executable, str(script)]) == 128 + signal.SIGKILL
-
-
-@pytest.mark.slow
-def test_a_sweep_writes_one_folder_per_combination(tmp_path: Path):
-    words = ["seed=0,1", "algo=random", "steps=64", "num_envs=4", "eval.episodes=4", "eval.num_envs=4"]
-    words += ["log.tensorboard=false", f"out={tmp_path}/sweep", "--jobs", "2", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "coterie", "train", "-m", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {outcome["job"] for outcome in outcomes} == {"seed0", "seed1"}
-    assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == ["seed0", "seed0.log", "seed1", "seed1.log"]

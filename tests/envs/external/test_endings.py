@@ -23,8 +23,9 @@ from coterie.envs.contract.traces import random_actions
 from coterie.envs.contract.vector import close_env, render_env, reset_env, step_env
 from coterie.envs.external.workers import processes
 from coterie.envs.make import make
-from endings import Ending, Stop, Unreadable
+from endings import Ending, Stop, Unreadable, shorten_limits
 from places import HELPERS
+from tinyruns import Process, tiny
 
 CALLS = ("factory", "init", "reset", "step", "render", "close")
 RAISED = {
@@ -221,35 +222,39 @@ def test_a_call_in_another_thread_is_not_interrupted() -> None:
 
 # --------------------------------------------------------------------------------------------------- whole commands
 
-PROGRAM = """
-import os, sys
-from coterie.core import waiting
-from coterie.envs.contract import closing
-waiting.NOTE_SECONDS, waiting.UNRESPONSIVE_SECONDS, closing.CLOSE_SECONDS = 0.1, 0.3, 0.5
-waiting.END_SECONDS = float(os.environ["END_SECONDS"])
-from coterie.__main__ import main
-sys.exit(main())
-"""
-TRAIN = (
-    "train",
-    "algo=ippo",
-    "num_envs=2",
-    "steps=40",
-    "algo.rollout_length=10",
-    "threads=1",
-    "progress=off",
-    "--json",
+TRAIN = ("train", *tiny("algo=ippo", "num_envs=2", "steps=40", "eval.every=0", "out=run"), "--json", "env=endings:make")
+RANDOM = ("evaluate", "--algo", "random", "--episodes", "2", "--json", "env=endings:make")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "code", "message"),
+    [
+        ("blocks", 0, "Results are kept"),
+        ("ignores interruptions", 3, "The command ends, because it cannot interrupt this code."),
+    ],
 )
-RANDOM = ("evaluate", "--algo", "random", "--episodes", "2", "--json")
+def test_a_finished_run_keeps_its_result_whatever_close_does(
+    kind: str, code: int, message: str, tmp_path: Path
+) -> None:
+    """In a process of its own, which ends, and which is a child of another one as a worker is."""
+    words = [*TRAIN, "env.at=close", f"env.kind={kind}", "env.where=worker"]
+    ended, output = Process(tmp_path, *words, prepare=shorten_limits).end()
+    assert ended == code, output
+    assert len([line for line in output.splitlines() if message in line]) == 1
+    assert "Traceback" not in output
+    assert ('"steps": ' in output) == (code == 0)
+    assert (tmp_path / "run" / "checkpoints").is_dir()
 
 
-def command(folder: Path, *words: str, end: float = 60.0) -> subprocess.CompletedProcess[str]:
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a new Python, which at its end waits for threads and calls functions of `atexit`."""
     source = Path(waiting.__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{HELPERS}", "END_SECONDS": str(end)}
+    program = "from coterie.core import waiting\nwaiting.END_SECONDS = 1.0\nfrom coterie.__main__ import main\n"
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words],
+        [sys.executable, "-c", f"import sys\n{program}sys.exit(main())", *words],
         cwd=folder,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{HELPERS}"},
         capture_output=True,
         text=True,
         timeout=240,
@@ -257,36 +262,21 @@ def command(folder: Path, *words: str, end: float = 60.0) -> subprocess.Complete
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["blocks", "starts a thread", "starts a process"])
-def test_a_finished_run_keeps_its_result_and_ends_with_a_line(kind: str, tmp_path: Path) -> None:
-    fault = ("env=endings:make", "env.at=close", f"env.kind={kind}")
-    end = 1.0 if kind.startswith("starts") else 60.0
-    ended = command(tmp_path, *TRAIN, *fault, "out=run", "eval.every=0", end=end)
+def test_a_run_ends_despite_a_thread_and_a_process_and_calls_functions_registered_for_the_exit(tmp_path: Path) -> None:
+    ended = command(tmp_path, *TRAIN, "env.at=close", "env.kind=leaves everything")
     assert ended.returncode == 0
     assert json.loads(ended.stdout)["steps"] >= 40
     assert "Traceback" not in ended.stderr
-    words = {"starts a thread": "thread 'monitor'", "starts a process": "process 'child'"}.get(kind, "Results are kept")
-    assert len([line for line in ended.stderr.splitlines() if words in line]) == 1
-    assert (tmp_path / "run" / "checkpoints").is_dir()
-
-
-@pytest.mark.slow
-def test_a_run_ends_if_close_cannot_be_interrupted(tmp_path: Path) -> None:
-    fault = ("env=endings:make", "env.at=close", "env.kind=ignores interruptions")
-    ended = command(tmp_path, *TRAIN, *fault, "out=run", "eval.every=0")
-    assert ended.returncode == 3
-    assert "The command ends, because it cannot interrupt this code." in ended.stderr
-    assert (tmp_path / "run" / "checkpoints").is_dir()
-
-
-@pytest.mark.slow
-def test_a_command_that_fails_ends_despite_a_thread(tmp_path: Path) -> None:
-    words = (*RANDOM, "env=endings:make", "env.no=1", "env.at=init", "env.kind=starts a thread")
-    assert command(tmp_path, *words, end=1.0).returncode == 2
-
-
-@pytest.mark.slow
-def test_functions_registered_for_the_exit_run_despite_a_thread(tmp_path: Path) -> None:
-    ended = command(tmp_path, *RANDOM, "env=endings:make", "env.at=close", "env.kind=writes at exit", end=1.0)
-    assert ended.returncode == 0
+    (line,) = [line for line in ended.stderr.splitlines() if "ended without waiting for" in line]
+    assert "thread 'monitor', process 'child'" in line
     assert (tmp_path / "written").read_text() == "complete"
+    assert (tmp_path / "run" / "checkpoints").is_dir()
+
+
+@pytest.mark.slow
+def test_a_command_that_fails_ends_despite_a_process(tmp_path: Path) -> None:
+    ended = command(tmp_path, *RANDOM, "env.at=step", "env.kind=starts a process and fails")
+    assert ended.returncode == 3
+    first, second = ended.stderr.splitlines()
+    assert "the ball has no weight" in first
+    assert "ended without waiting for process 'child'" in second

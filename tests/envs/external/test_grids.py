@@ -64,7 +64,7 @@ def test_every_environment_equals_the_package_s_own_loop(name: str, limit: dict[
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "params"),
-    [(WAREHOUSE, {"max_steps": 60}), ("lbforaging/Foraging-2s-10x10-3p-3f-v3", {})],
+    [(WAREHOUSE, {"max_steps": 15}), ("lbforaging/Foraging-2s-10x10-3p-3f-v3", {})],
 )
 def test_the_environments_keep_the_contract(name: str, params: dict[str, int]):
     report = check(lambda num_envs, seed: make(name, params, num_envs, seed))

@@ -367,17 +367,9 @@ def test_an_environment_without_rendering_reports_it():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gym/CartPole-v1", "gym/Pendulum-v1"])
-def test_an_interrupted_run_resumes_bit_for_bit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    settings = (
-        "algo=ppo",
-        f"env={name}",
-        "env.episode_limit=25",
-        "algo.rollout_length=20",
-        "algo.num_minibatches=2",
-        "steps=300",
-    )
-    assert_resumes_exactly(tmp_path, monkeypatch, 120, *settings)
+def test_an_interrupted_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    settings = ("env.episode_limit=25", "algo.rollout_length=20", "algo.num_minibatches=2", "steps=200")
+    assert_resumes_exactly(tmp_path, monkeypatch, 80, "algo=ppo", "env=gym/CartPole-v1", *settings)
 
 
 @pytest.mark.slow
@@ -388,8 +380,6 @@ def test_commands_and_python_support_it(tmp_path: Path, capsys: pytest.CaptureFi
     assert '"env": "gym/Pendulum-v1"' in capsys.readouterr().out
     assert main(["play", str(run), "--video", str(tmp_path / "swing.gif"), "--size", "64"]) == 0
     assert (tmp_path / "swing.gif").stat().st_size > 0
-    assert main(["list", "envs"]) == 0
-    assert "gym/CartPole-v1" in capsys.readouterr().out
     env = gymnasium.make("Pendulum-v1")
     action = coterie.load(run).player(seed=1).act(env.reset(seed=0)[0])
     assert env.action_space.contains(action)

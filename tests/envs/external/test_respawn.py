@@ -59,7 +59,7 @@ def test_the_step_that_ends_the_episode_begins_no_life():
 @pytest.mark.parametrize("name", [ARENA, CROWD])
 def test_lives_that_follow_at_once_keep_the_contract_of_environments(name: str):
     params = {"max_agents": 3} if name == CROWD else {}
-    report = check(lambda num_envs, seed: make(name, params, num_envs, seed))
+    report = check(lambda num_envs, seed: make(name, params, num_envs, seed), 60, 3)
     assert [finding for finding in report.findings if finding.severity == "error"] == []
 
 

@@ -14,6 +14,7 @@ from coterie.__main__ import main
 from coterie.core.errors import EnvironmentFailedError, UserError
 from coterie.envs.make import make
 from gymnasium_worlds import SampledEnv, played
+from tinyruns import shorten_checks
 
 HERE = __name__
 SPACE = spaces.Box(-1, 1, (2,))
@@ -25,8 +26,7 @@ SHAPES["array"] = np.zeros(2)
 @pytest.fixture(autouse=True)
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The faults show in the first episodes."""
-    monkeypatch.setattr("coterie.checks.environment.check_env._STEPS", 20)
-    monkeypatch.setattr("coterie.checks.environment.check_env._COMPARED_STEPS", 10)
+    shorten_checks(monkeypatch)
 
 
 class Single(gymnasium.Env):

@@ -20,7 +20,7 @@ from coterie.envs.make import make
 from coterie.training.collector import Collector
 from learners import collect_rollout
 from preset_learners import preset_learner
-from tinyruns import train
+from tinyruns import shorten_checks, train
 
 WORLDS = "rllibworlds"
 ROTA = f"{WORLDS}:Rota"
@@ -74,8 +74,9 @@ def test_the_setting_comes_before_the_probe_and_a_late_wait_is_one_line():
 
 
 @pytest.mark.parametrize("simultaneous", [False, True])
-def test_the_contract_of_environments_holds(simultaneous: bool):
-    report = check(lambda num_envs, seed: make(ROTA, {"simultaneous": simultaneous}, num_envs, seed))
+def test_the_contract_of_environments_holds(simultaneous: bool, monkeypatch: pytest.MonkeyPatch):
+    shorten_checks(monkeypatch)
+    report = check(lambda num_envs, seed: make(ROTA, {"simultaneous": simultaneous}, num_envs, seed), 40, 3)
     assert [finding for finding in report.findings if finding.severity == "error"] == []
     own = coterie.check_env(ROTA, simultaneous=simultaneous)
     assert [finding for finding in own.findings if finding.severity == "error"] == []
@@ -113,7 +114,8 @@ def test_spaces_are_found_in_every_place_where_rllib_looks(form: str):
 
 
 @pytest.mark.parametrize("name", ["Duck", "Flock"])
-def test_the_class_is_not_needed(name: str):
+def test_the_class_is_not_needed(name: str, monkeypatch: pytest.MonkeyPatch):
+    shorten_checks(monkeypatch)
     assert is_rllib(getattr(rllibworlds, name)())
     env = make(f"{WORLDS}:{name}")
     assert env.spec.n == 2

@@ -356,13 +356,9 @@ def test_an_environment_that_raises_in_a_worker_is_replaced_and_the_others_conti
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["qmix", "mappo", "iql", "coma"])
+@pytest.mark.parametrize("algo", ["qmix", "mappo", "coma"])
 def test_learners_train_on_an_exported_battle(algo: str, tmp_path: Path):
-    own = (
-        ["algo.learning_starts=16", "algo.batch_size=4"]
-        if algo in ("qmix", "iql")
-        else ["algo.critic_hidden_sizes=[8]"]
-    )
+    own = ["algo.learning_starts=16", "algo.batch_size=4"] if algo == "qmix" else ["algo.critic_hidden_sizes=[8]"]
     settings = (
         "env=squads:battle",
         "env.limit=6",

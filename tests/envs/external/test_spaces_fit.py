@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from coterie.checks.environment.contract import check
 from coterie.checks.environment.rules import INTERFACE_RULES
 from coterie.commands.check import check_env
 from coterie.core.errors import ReportedError, UserError
 from coterie.envs.external.spaces import Observer
 from coterie.envs.external.spaces_fit import observation_problems
-from tinyruns import train
+from tinyruns import shorten_checks, train
 
 HERE = __name__
 TWO, BITS, COLOR = spaces.Box(-1, 1, (2,)), spaces.MultiBinary(3), spaces.Box(0, 255, (9, 9, 3), np.uint8)
@@ -32,12 +30,10 @@ def with_mask(mask: spaces.Space = BITS, **parts: spaces.Space) -> spaces.Dict:
 OBSERVATIONS: dict[str, spaces.Space] = {
     "number": spaces.Box(-1, 1, ()),
     "matrix": spaces.Box(-1, 1, (2, 3)),
-    "four axes": spaces.Box(-1, 1, (2, 1, 2, 1)),
     "unbounded": spaces.Box(-np.inf, np.inf, (2,)),
     "integers": spaces.Box(-5, 5, (2,), np.int64),
     "booleans": spaces.Box(0, 1, (2,), bool),
     "color": COLOR,
-    "gray": spaces.Box(0, 255, (9, 9), np.uint8),
     "discrete": spaces.Discrete(4, start=-2),
     "one": spaces.Discrete(1),
     "multi": spaces.MultiDiscrete([2, 3], start=[1, -1]),
@@ -46,11 +42,9 @@ OBSERVATIONS: dict[str, spaces.Space] = {
     "dict": spaces.Dict(a=TWO, b=spaces.Discrete(3), c=COLOR),
     "nested dict": spaces.Dict(a=ARM, b=TWO),
     "tuple of dicts": spaces.Tuple([ARM, spaces.Discrete(2)]),
-    "dict of one": spaces.Dict(a=TWO),
     "empty dict": spaces.Dict({}),
     "dict of an empty dict": spaces.Dict(a=spaces.Dict({}), b=TWO),
     "tuple": spaces.Tuple([TWO, spaces.Discrete(3)]),
-    "tuple of images": spaces.Tuple([COLOR, TWO]),
     "tuple of tuples": spaces.Tuple([spaces.Tuple([TWO, spaces.Discrete(2)]), spaces.Discrete(2)]),
     "empty tuple": spaces.Tuple([]),
     "tuple of an empty tuple": spaces.Tuple([spaces.Tuple([]), spaces.Discrete(2)]),
@@ -62,13 +56,11 @@ OBSERVATIONS: dict[str, spaces.Space] = {
     "tuple of sequences": spaces.Tuple([spaces.Sequence(TWO), TWO]),
     "mask": with_mask(observation=TWO),
     "mask beside a dict": with_mask(observation=ARM),
-    "mask beside a tuple": with_mask(observation=spaces.Tuple([TWO, spaces.Discrete(2)])),
     "mask beside an image": with_mask(observation=COLOR),
     "mask beside sensors": with_mask(a=TWO, b=spaces.Discrete(2)),
     "mask beside a discrete part": with_mask(state=spaces.Discrete(3)),
     "mask beside text": with_mask(observation=spaces.Text(3)),
     "mask of numbers": with_mask(spaces.Box(0, 1, (3,)), observation=TWO),
-    "mask of integers": with_mask(spaces.Box(0, 1, (3,), np.int8), observation=TWO),
     "mask of choices": with_mask(spaces.MultiDiscrete([2, 2, 2]), observation=TWO),
     "mask of another size": with_mask(spaces.MultiBinary(4), observation=TWO),
     "mask alone": with_mask(),
@@ -91,8 +83,8 @@ ACTIONS: dict[str, spaces.Space] = {
     "text": spaces.Text(3),
     "sequence": spaces.Sequence(spaces.Discrete(2)),
 }
-QUICK = ("mask beside a dict", "mask beside sensors", "text", "mask of another size")
-PAIRS = (*QUICK, "multi matrix", "nested dict", "tuple of tuples", "sequence", "empty tuple", "half bounded")
+QUICK = ("mask beside a dict", "text", "mask of another size")
+PAIRS = (*QUICK, "multi matrix", "nested dict", "empty tuple", "half bounded")
 """Spaces that agents of PettingZoo have, too: one of each way to be accepted or refused."""
 
 
@@ -175,9 +167,7 @@ def cases() -> list[Any]:
 def test_the_check_accepts_an_environment_if_and_only_if_training_starts(
     kind: str, key: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("coterie.checks.environment.check_env._STEPS", 20)
-    monkeypatch.setattr("coterie.checks.environment.check_env._COMPARED_STEPS", 10)
-    monkeypatch.setattr("coterie.checks.environment.contract.check", functools.partial(check, steps=10, num_envs=2))
+    shorten_checks(monkeypatch)
     try:
         words = (f"env={HERE}:{kind}", f"env.{key}={name}", "algo=ippo", "num_envs=2", "algo.rollout_length=6")
         train(tmp_path / "run", *words, "steps=12", "algo.epochs=1", "algo.num_minibatches=1", "eval.every=0")

@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from coterie.__main__ import main
 from coterie.assembly.resolve import resolve
 from coterie.core.errors import UserError
+from coterie.sweeps.tuning import report
 from coterie.sweeps.tuning.report import best_settings
 from coterie.sweeps.tuning.search import TrialRuns, tune
 from coterie.sweeps.tuning.study import STATES, TunePlan, ask, make_plan, open_study, settings_of_trial, unfinished
@@ -28,6 +29,7 @@ words = dict(word.split("=", 1) for word in sys.argv[2:] if "=" in word)
 out = pathlib.Path(words["out"])
 out.mkdir(parents=True, exist_ok=True)
 lr, seed = float(words["algo.lr"]), int(words["seed"])
+signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
 started = pathlib.Path(os.environ["STAND_IN_LOG"])
 with started.open("a") as file:
     file.write(json.dumps({"out": str(out), "argv": sys.argv[1:]}) + "\\n")
@@ -37,7 +39,6 @@ if lr > float(os.environ.get("STAND_IN_WORST", "1")):
 if "STAND_IN_MISTAKE" in os.environ:
     print("coterie: algo.lr: is wrong", file=sys.stderr)
     sys.exit(2)
-signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
 together, until = int(os.environ.get("STAND_IN_TOGETHER", "1")), time.monotonic() + 60
 while len(started.read_text().splitlines()) < together and time.monotonic() < until:
     time.sleep(0.01)
@@ -49,7 +50,14 @@ for steps in range(0, 1001, 250):
         time.sleep(float(os.environ.get("STAND_IN_SLEEP", "0")))
 print("{}")
 """
+DRAW = report._draw
 WORDS = ("algo=ippo", "steps=1000", "eval.every=250", "algo.lr=1e-5", "algo.lr=log(1e-5,1e-1)")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take longer than the search itself."""
+    monkeypatch.setattr(report, "_draw", lambda plan, study: [])
 
 
 @pytest.fixture
@@ -81,23 +89,25 @@ def _trials(plan: TunePlan, state: TrialState) -> list[FrozenTrial]:
 
 @pytest.mark.slow
 def test_a_search_finds_better_settings_than_the_default_ones(
-    tmp_path: Path, stand_in: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, stand_in: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     plan = _plan(tmp_path / "study")
+    monkeypatch.setattr(report, "_draw", DRAW)
     assert tune(plan, trials=8, command=stand_in, json=True) == 0
+    monkeypatch.setattr(report, "_draw", lambda plan, study: [])
     out, messages = capsys.readouterr()
-    report = json.loads(out)
-    assert report["default"]["trial"] == 0
-    assert report["default"]["value"] == pytest.approx(-2 + 0.015)  # seeds 1000 and 1001
-    assert report["best"]["value"] > report["default"]["value"] + 0.5
-    assert report["best"]["half_width_95"] == pytest.approx(12.706205 * 0.005)
-    assert report["importances"] == {"algo.lr": 1.0}
-    assert report["seeds"] == [1000, 1001]
+    found = json.loads(out)
+    assert found["default"]["trial"] == 0
+    assert found["default"]["value"] == pytest.approx(-2 + 0.015)  # seeds 1000 and 1001
+    assert found["best"]["value"] > found["default"]["value"] + 0.5
+    assert found["best"]["half_width_95"] == pytest.approx(12.706205 * 0.005)
+    assert found["importances"] == {"algo.lr": 1.0}
+    assert found["seeds"] == [1000, 1001]
     assert "mean over seeds 1000, 1001. Report results on other seeds" in messages
     assert all((plan.folder / f"{name}.png").stat().st_size > 1000 for name in ("tune", "importances"))
     best = resolve([], plan.folder / "best.yaml").config
     assert (best.steps, best.algo.name, best.seed) == (1000, "ippo", 0)
-    assert vars(best.algo.params)["lr"] == report["best"]["settings"]["algo.lr"]
+    assert vars(best.algo.params)["lr"] == found["best"]["settings"]["algo.lr"]
     assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])["argv"][0] == "train"
     # the same command reports the same again, without another run
     before = (tmp_path / "log.jsonl").read_text()
@@ -215,16 +225,16 @@ def test_trials_and_their_seeds_run_in_parallel(tmp_path: Path, stand_in: list[s
 def test_an_interrupted_search_continues_with_the_same_trials(
     tmp_path: Path, stand_in: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    calm = _plan(tmp_path / "calm")
+    calm, log = _plan(tmp_path / "calm"), tmp_path / "log.jsonl"
     assert tune(calm, trials=5, command=stand_in) == 0
+    before = len(log.read_text().splitlines())
     plan = _plan(tmp_path / "study")
     assert tune(plan, trials=3, command=stand_in) == 0
     monkeypatch.setenv("STAND_IN_TOGETHER", "1000000")
 
     def interrupt() -> None:
-        while not (plan.folder / "trial003" / "seed1001").exists():
-            time.sleep(0.02)
-        time.sleep(0.5)
+        while len(log.read_text().splitlines()) < before + 8:  # both runs of the fourth trial
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)

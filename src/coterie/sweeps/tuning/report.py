@@ -193,14 +193,14 @@ def _draw(plan: TunePlan, study: optuna.Study) -> list[Path]:
         if importances(plan, study):
             drawn["importances"] = plots.plot_param_importances(study, target_name=plan.metric_name)
         for name, axes in drawn.items():
+            figure = pyplot.figure(axes.figure)
             for suffix, metadata in ((".png", None), (".svg", {"Date": None})):
                 content, file = io.BytesIO(), plan.folder / f"{name}{suffix}"
-                pyplot.figure(axes.figure)
-                pyplot.savefig(content, format=suffix[1:], dpi=200, metadata=metadata, bbox_inches="tight")
+                figure.savefig(content, format=suffix[1:], dpi=200, metadata=metadata, bbox_inches="tight")
                 try:
                     write_bytes(file, content.getvalue())
                 except OSError as error:
                     raise disk_error("the figure", file, error) from error
                 files.append(file)
-            pyplot.close()
+            pyplot.close(figure)
     return files

@@ -174,7 +174,7 @@ EACH = (
     *(
         f"env={CARTPOLE}",
         "num_envs=5",
-        "steps=400",
+        "steps=240",
         "algo.rollout_length=10",
         "algo.hidden_sizes=[8]",
         "workers.overlap=true",
@@ -191,9 +191,9 @@ def test_a_resumed_double_buffered_run_is_bit_identical(algo: str, tmp_path: Pat
     single, parts = tmp_path / "whole", tmp_path / "parts"
     training.train(resolve([*settings, f"out={single}"]))
     with monkeypatch.context() as patch:
-        stop_at(patch, 170)
+        stop_at(patch, 130)
         training.train(resolve([*settings, f"out={parts}"]))
-    assert checkpoint_state(parts)["steps"] < 300
+    assert checkpoint_state(parts)["steps"] < 240
     training.resume(parts, [])
     assert_same(checkpoint_state(single), checkpoint_state(parts))
     assert log_entries(single) == log_entries(parts)

@@ -32,7 +32,7 @@ from coterie.runs import checkpoints
 from coterie.runs.checkpoints import Checkpoints
 from coterie.training.collector import Collector
 from places import HELPERS
-from tinyruns import stop_at
+from tinyruns import Process, stop_at
 from workerfaults import REQUESTS, assert_lost, assert_replaced_at
 
 COUNTING = "gym/faultyworlds:Counting-v0"
@@ -40,12 +40,14 @@ FAULTY = HELPERS / "faultyworlds.py"
 FAULTS = ("exits", "killed", "hangs", "raises", "nan", "nan_reward", "shape", "sys_exit", "interrupt")
 
 
-def make_env(name: str, workers: int, num_envs: int = 5, seed: int = 3, **params: Any) -> BackendVectorEnv:
+def make_env(
+    name: str, workers: int, num_envs: int = 5, seed: int = 3, timeout: float = 3.0, **params: Any
+) -> BackendVectorEnv:
     if not workers:
         layout, make = instance_factory(name, params)
         return BackendVectorEnv(SerialBackend(make, layout, num_envs), seed, "cpu")
     return BackendVectorEnv(
-        ProcessBackend(name, params, num_envs, WorkersConfig(count=workers, timeout=3.0, restarts=2)), seed, "cpu"
+        ProcessBackend(name, params, num_envs, WorkersConfig(count=workers, timeout=timeout, restarts=2)), seed, "cpu"
     )
 
 
@@ -104,7 +106,8 @@ def test_a_state_can_be_restored_with_any_number_of_workers(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_environments_of_a_failed_worker_restart_and_the_others_continue(fault: str, tmp_path: Path, caplog: Any):
-    env = make_env(COUNTING, 2, num_envs=4, fault=fault, once=str(tmp_path / "once"))
+    timeout = 1.0 if fault == "hangs" else 30.0
+    env = make_env(COUNTING, 2, num_envs=4, timeout=timeout, fault=fault, once=str(tmp_path / "once"))
     env.reset()
     found = play(env, 3)
     step, timestep = found[-2], found[-1]
@@ -135,7 +138,7 @@ def test_environments_of_a_failed_worker_restart_and_the_others_continue(fault: 
     ("message", "number"), [*((message, signal.SIGKILL) for message in REQUESTS), ("render", signal.SIGSTOP)]
 )
 def test_a_worker_that_fails_at_any_message_outside_a_step_is_replaced(message: str, number: int):
-    env = make_env("gym/CartPole-v1", 2, num_envs=4)
+    env = make_env("gym/CartPole-v1", 2, num_envs=4, timeout=1.0 if number == signal.SIGSTOP else 30.0)
     pids = env.backend.pids  # pyright: ignore[reportAttributeAccessIssue]
     state = assert_replaced_at(message, env, lambda: os.kill(pids[1], number))
     if message == "state":
@@ -346,25 +349,18 @@ def test_no_worker_survives_a_killed_trainer(tmp_path: Path):
 def test_sigterm_to_the_process_group_is_handled_by_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """`timeout` sends it to the trainer and to all processes of its group."""
     run = tmp_path / "run"
-    message = [
-        *("algo=ppo", "env=gym/CartPole-v1", "workers.count=2", "num_envs=4", "steps=10M", "algo.rollout_length=20"),
-        *("device=cpu", "threads=1", "eval.every=0", "log.tensorboard=false", f"out={run}"),
+    words = [
+        *("train", "algo=ppo", "env=gym/CartPole-v1", "workers.count=2", "num_envs=4", "steps=10M", "device=cpu"),
+        *("algo.rollout_length=20", "threads=1", "eval.every=0", "log.tensorboard=false", f"out={run}"),
     ]
-    output = tmp_path / "said"
-    with output.open("w") as out:
-        trainer = subprocess.Popen(
-            [sys.executable, "-m", "coterie", "train", *message], stdout=out, stderr=out, start_new_session=True
-        )
+    trainer = Process(tmp_path, *words, prepare=os.setsid)
     try:
-        until = time.monotonic() + 60
-        while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
-            assert trainer.poll() is None, output.read_text()
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        trainer.wait_for(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > 0)
         assert len(group(trainer.pid)) >= 4  # the trainer, the fork server and two workers
-        trainer.terminate()
+        trainer.signal(signal.SIGTERM)
         os.killpg(trainer.pid, signal.SIGTERM)
-        assert trainer.wait(60) == 128 + signal.SIGTERM
+        code, caught = trainer.end()
+        assert code == 128 + signal.SIGTERM
         until = time.monotonic() + 10
         while group(trainer.pid) and time.monotonic() < until:
             time.sleep(0.05)
@@ -372,8 +368,6 @@ def test_sigterm_to_the_process_group_is_handled_by_the_trainer(tmp_path: Path, 
     finally:
         with suppress(ProcessLookupError):
             os.killpg(trainer.pid, signal.SIGKILL)
-        trainer.wait()
-    caught = output.read_text()
     assert "Resume with: coterie resume" in caught
     assert "replaced" not in caught
     found = Checkpoints(run / "checkpoints").latest()

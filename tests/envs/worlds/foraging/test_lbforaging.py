@@ -18,7 +18,7 @@ from coterie.envs.worlds.foraging import find, settings
 from coterie.envs.worlds.foraging.foraging import Foraging, field_state
 from coterie.envs.worlds.world import State
 
-EPISODES = 500
+EPISODES, EPISODES_OF_COOPERATION = 120, 500  # in which food is collected rarely
 
 
 def constructor_arguments(world: Foraging) -> dict[str, Any]:
@@ -167,10 +167,11 @@ SUITES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_random_episodes_equal_those_of_the_package(suite: str):
     name, params = SUITES[suite]
     world = make_world(name, **params, action_mask=True)
-    packages = Packages(world, EPISODES, seed=0)
+    episodes = EPISODES_OF_COOPERATION if world.config.coop else EPISODES
+    packages = Packages(world, episodes, seed=0)
     generator = torch.Generator().manual_seed(1)
     state = packages.state(world.config.foods)
-    running = torch.ones(EPISODES, dtype=torch.bool)
+    running = torch.ones(episodes, dtype=torch.bool)
     collected, shared = 0, False
     assert torch.equal(world.observe(state).obs["agent"], packages.observations())
     for t in range(1, params["episode_limit"] + 1):
