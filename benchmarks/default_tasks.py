@@ -105,6 +105,8 @@ GYMNASIUM = (
     Task("gym/MountainCarContinuous-v0", "agent", "continuous", steps=100_000, algos=("ppo", "sac"), threshold=90),
     Task("gym/LunarLanderContinuous-v3", "agent", "continuous", steps=1_000_000, algos=("ppo",), threshold=200),
     Task("gym/BipedalWalker-v3", "agent", "continuous", steps=2_000_000, algos=("ppo",), threshold=300),
+    Task("gym/BipedalWalkerHardcore-v3", "agent", "continuous", steps=10_000_000, algos=("ppo",), threshold=300),
+    Task("gym/CarRacing-v3", "agent", "continuous", steps=2_000_000, algos=("ppo",), threshold=900, episodes=10),
 )
 """Tasks of Gymnasium, with the thresholds of its registry, and -200 for Pendulum, which has none; seeds 100 to 104."""
 
