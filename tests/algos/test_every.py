@@ -164,7 +164,7 @@ def test_a_critic_reads_the_agents_id_as_configured_or_the_setting_is_refused(na
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", [*CLASSES, "ippo", "vdn", "qplex", "qfix"])
 def test_a_learner_learns_and_when_restored_continues_bit_for_bit(name):
     """With a recurrent network where it is supported, from a copy of the state like that of a checkpoint."""
     rnn = "gru" if registry.algorithm(name).capabilities.rnn else "none"
