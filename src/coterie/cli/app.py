@@ -262,7 +262,7 @@ app.command("check-algo", cls=HelpCommand, rich_help_panel=CHECK)(check_algo)
 
 
 @functools.cache
-def _command() -> Any:
+def _command_line() -> Any:
     """Returns the command line that Typer makes of the commands, which takes it 20 ms."""
     return typer.main.get_command(app)
 
@@ -275,7 +275,7 @@ def run(argv: list[str]) -> int:
 
         if (answer := pymarl_answer([word for word in argv if word != "train"])) is not None:
             raise UserError(answer)
-    command = _command()
+    command = _command_line()
     usage_error_class: Any = typer.BadParameter.__mro__[1]  # defined in typer or in click, depending on typer's version
     try:
         with contextlib.ExitStack() as stack:
