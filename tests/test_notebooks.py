@@ -21,10 +21,13 @@ PAGES = sorted(path for path in (ROOT / "docs").rglob("*.ipynb") if "_build" not
 
 
 FEWER = {
-    "steps=300_000": "steps=3_000",
-    '"every": 30_000': '"every": 1_000',
+    "steps=300_000": "steps=1_200",
+    '"every": 30_000': '"every": 600',
     "steps=8_000": "steps=1_200",
-    "200)": "20)",
+    '"episodes": 64': '"episodes": 8',
+    '"episodes": 32': '"episodes": 8',
+    "200)": "8)",
+    "size=240": "size=64",
 }
 """Changes of the pages for tests, which train less."""
 
@@ -84,7 +87,7 @@ def errors_and_red(cells: list[dict[str, Any]]) -> list[Any]:
 TRAIN = """
 import coterie
 quick = dict(steps=200, num_envs=4, rollout_length=26, threads=1, device="cpu", out="runs/a", overwrite=True)
-run = coterie.train("mappo", "particle/simple_spread", eval={"episodes": 32}, **quick)
+run = coterie.train("mappo", "particle/simple_spread", eval={"episodes": 4}, **quick)
 """
 
 

@@ -92,10 +92,10 @@ def same(one, other):
 
 
 PRESETS = (
-    *("ippo", "mappo", "happo", "hatrpo", "magpo", "vdac", "seac", "pac", "poca", "coma", "iql", "vdn"),
-    *("qmix", "qplex", "qfix", "wqmix", "pqn", "pqn_vdn", "pqn_qmix", "maddpg", "matd3", "sac", "masac"),
-    "hasac",
+    *("ippo", "mappo", "happo", "hatrpo", "magpo", "vdac", "seac", "pac", "poca", "coma", "iql", "qmix", "wqmix"),
+    *("pqn", "pqn_qmix", "maddpg", "masac", "hasac"),
 )
+"""Every class of learners, and those whose critics or mixers read more."""
 
 
 def poisoned(rollout, places, actions=True, rewards=True):

@@ -242,18 +242,18 @@ def test_pqn_vdn_fits_climbing_by_least_squares():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mixer", "payoff"), [("qmix", 8), ("vdn", 7)])
-def test_pqn_reaches_the_known_payoffs_of_the_two_step_game(mixer, payoff):
+def test_pqn_qmix_reaches_the_known_payoff_of_the_two_step_game():
+    """VDN cannot represent the best joint action, see `test_qlearning.py`: it ends at 7."""
     env = make("matrix/two_step", {}, 64, 0, device=CPU, with_state=True)
-    settings = QUICK | UNIFORM | {"reward_scale": "none", "gamma": 0.99, "mixer": mixer, "num_minibatches": 4}
+    settings = QUICK | UNIFORM | {"reward_scale": "none", "gamma": 0.99, "mixer": "qmix", "num_minibatches": 4}
     learner, collector = learner_of(PQN, PQNConfig(**settings), env)
-    for _ in range(80):
+    for _ in range(50):
         learner.update(collect_rollout(learner, collector), 0.0)
     learner.policy.epsilon = 0.0
     collect_rollout(learner, collector)  # ends the episodes in which actions were random
     rollout = collect_rollout(learner, collector)
     total = (rollout.reward.sum(-1) + rollout.group_reward.sum(-1))[rollout.acted[:-1]]
-    assert set(total.tolist()) == {0.0, payoff}  # the first of two steps has no reward
+    assert set(total.tolist()) == {0.0, 8}  # the first of two steps has no reward
 
 
 def test_defaults_are_those_of_the_page():

@@ -13,7 +13,6 @@ import torch
 from gymnasium import spaces
 
 from algo_worlds import Probe, observe_ones
-from coterie.algos.sac import SAC
 from coterie.core.tree import tree_map
 from coterie.core.types import Action
 from families import FAMILIES
@@ -100,13 +99,6 @@ def second_component_flipped(rollout):
 
 def ignore_actions(algorithm):
     """Removes the action from the critic's input, so that Q has no gradient in it."""
-    if isinstance(algorithm, SAC):
-        evaluate = algorithm.evaluate
-        zero = lambda action: tree_map(lambda x: x * 0, action)  # noqa: E731
-        algorithm.evaluate = lambda critics, rollout, timesteps, action, own_action: evaluate(
-            critics, rollout, timesteps, zero(action), own_action and zero(own_action)
-        )
-        return
     for critic in algorithm.critics.children():
         critic.q_values = lambda features, action, q_values=critic.q_values: q_values(
             features, tree_map(lambda x: x * 0, action)
@@ -174,7 +166,7 @@ def test_probe_an_interior_optimum_of_a_continuous_action_is_found(case, mistake
     assert solves(name, world, is_solved, rollouts, **settings, **mistake) != bool(mistake)
 
 
-@pytest.mark.parametrize(("case", "mistake"), [*((case, {}) for case in SUM), ("maddpg", IGNORED), ("masac", IGNORED)])
+@pytest.mark.parametrize(("case", "mistake"), [*((case, {}) for case in SUM), ("maddpg", IGNORED)])
 def test_probe_two_agents_coordinate_a_sum_of_actions(case, mistake):
     """The reward is -(a1 + a2 - 1)^2."""
     name, rollouts, settings = SUM[case]

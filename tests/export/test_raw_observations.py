@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,10 @@ ACTION_OF = {name: ACTIONS[i % len(ACTIONS)] for i, name in enumerate(OBSERVATIO
 class Menagerie:
     """Every agent has a space of its own, and observes samples of it for four steps."""
 
-    def __init__(self):
+    def __init__(self, agents: Sequence[str] = tuple(OBSERVATIONS)):
         self.metadata: dict[str, Any] = {}
-        self.possible_agents = self.agents = list(OBSERVATIONS)
-        self.spaces = copy.deepcopy(OBSERVATIONS)
+        self.possible_agents = self.agents = list(agents)
+        self.spaces = {agent: copy.deepcopy(OBSERVATIONS[agent]) for agent in agents}
 
     def observation_space(self, agent: str) -> spaces.Space:
         return self.spaces[agent]
@@ -116,6 +117,14 @@ def menagerie() -> Menagerie:
     return Menagerie()
 
 
+FEW = ("integers", "nested", "multidiscrete")
+"""Agents with every type of numbers and of parts, since writing a graph takes more than a second per agent."""
+
+
+def few() -> Menagerie:
+    return Menagerie(FEW)
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a team of all agents, exported to NumPy and PyTorch."""
@@ -152,9 +161,10 @@ def pytorchs(trained: Path) -> Any:
     return lambda obs: policy.actions(policy(policy.first_inputs(obs)), "greedy")
 
 
-def onnxs(trained: Path) -> Any:
-    assert main(["export", str(trained / "run"), "--out", str(trained / "onnx")]) == 0
-    return Player(trained / "onnx", mode="greedy").act
+def onnxs(folder: Path) -> Any:
+    train(folder / "run", f"env={__name__}:few", "algo=ippo", "env.teams=shared", "steps=40")
+    assert main(["export", str(folder / "run"), "--out", str(folder / "onnx")]) == 0
+    return Player(folder / "onnx", mode="greedy").act
 
 
 def javascripts(trained: Path) -> Any:
@@ -179,8 +189,8 @@ needs_node = pytest.mark.skipif(shutil.which("node") is None and "CI" not in os.
 
 
 @pytest.mark.parametrize("player", [coteries, numpys, pytorchs, pytest.param(onnxs, marks=pytest.mark.slow)])
-def test_a_player_acts_on_what_the_environment_returned(trained: Path, player: Any):
-    act, env = player(trained), Menagerie()
+def test_a_player_acts_on_what_the_environment_returned(trained: Path, player: Any, tmp_path: Path):
+    act, env = (player(tmp_path), few()) if player is onnxs else (player(trained), menagerie())
     seen, _ = env.reset(seed=3)
     actions = act(seen)
     for agent, action in actions.items():
@@ -223,35 +233,41 @@ def test_wrong_observations_are_named_in_javascript(trained: Path):
         assert said in act({agent: value})["error"]
 
 
-@needs_node
-@pytest.mark.parametrize(
-    "settings",
-    [
-        ("ippo", "rnn=gru", "share_params=none"),
-        ("mappo", "rnn=lstm", "layer_norm=true"),
-        ("iql", "rnn=gru", "obs_last_action=true", "learning_starts=0"),
-        ("masac", "learning_starts=0", "activation=gelu"),
-        ("maddpg", "learning_starts=0", "activation=elu"),
-    ],
-    ids=lambda settings: settings[0],
+NETWORKS = (
+    ("ippo", "rnn=gru", "share_params=none"),
+    ("mappo", "rnn=lstm", "layer_norm=true"),
+    ("iql", "rnn=gru", "obs_last_action=true", "learning_starts=0"),
+    ("masac", "learning_starts=0", "activation=gelu"),
+    ("maddpg", "learning_starts=0", "activation=elu"),
 )
-def test_the_javascript_player_evaluates_every_kind_of_network(tmp_path: Path, settings: tuple[str, ...]):
-    own = [f"teams.agent.algo.{setting}" for setting in settings[1:]]
-    train(tmp_path / "run", "env=particle/simple_spread", "algo=mappo", f"teams.agent.algo={settings[0]}", *own)
-    out = tmp_path / "torch"
-    assert main(["export", str(tmp_path / "run"), "--format", "torch", "--out", str(out)]) == 0
+
+
+@needs_node
+def test_the_javascript_player_evaluates_every_kind_of_network(tmp_path: Path):
+    for algo, *settings in NETWORKS:
+        own = [f"teams.agent.algo.{setting}" for setting in settings]
+        run = tmp_path / f"{algo}-run"
+        train(run, "env=particle/simple_spread", "algo=mappo", f"teams.agent.algo={algo}", *own, "eval.every=0")
+        assert main(["export", str(run), "--format", "torch", "--out", str(tmp_path / algo)]) == 0
     rng = np.random.default_rng(0)
     steps = [{f"agent_{i}": rng.normal(size=18).tolist() for i in range(3)} for _ in range(4)]
     script = (
-        f"import {{ Player }} from '{out}/coterie_player.mjs';\n"
-        f"const player = await Player.open('{out}/agent', {{ mode: 'greedy' }});\n"
-        "console.log(JSON.stringify(JSON.parse(process.argv[1]).map((obs) => player.act(obs))));\n"
+        f"import {{ Player }} from '{tmp_path}/ippo/coterie_player.mjs';\n"
+        "const [folders, steps] = JSON.parse(process.argv[1]);\n"
+        "const found = [];\n"
+        "for (const folder of folders) {\n"
+        "  const player = await Player.open(folder, { mode: 'greedy' });\n"
+        "  found.push(steps.map((obs) => player.act(obs)));\n"
+        "}\n"
+        "console.log(JSON.stringify(found));\n"
     )
-    command = ["node", "--input-type=module", "--eval", script, json.dumps(steps)]
+    folders = [str(tmp_path / algo / "agent") for algo, *_ in NETWORKS]
+    command = ["node", "--input-type=module", "--eval", script, json.dumps([folders, steps])]
     found = json.loads(subprocess.check_output(command, text=True, timeout=60))
-    ours = Player(out, mode="greedy")
-    for mine, theirs in zip((plain(ours.act(obs)) for obs in steps), found, strict=True):
-        torch.testing.assert_close(leaves(theirs), leaves(mine), rtol=1e-4, atol=1e-4)
+    for (algo, *_), theirs in zip(NETWORKS, found, strict=True):
+        ours = Player(tmp_path / algo, mode="greedy")
+        mine = [plain(ours.act(obs)) for obs in steps]
+        torch.testing.assert_close(leaves(theirs), leaves(mine), rtol=1e-4, atol=1e-4, msg=algo)
 
 
 def leaves(value: Any) -> list[float]:

@@ -2,15 +2,12 @@
 
 import pytest
 
-from coterie.algos.graphed import GraphedStep
 from coterie.core.errors import UserError
-from coterie.core.tree import tree_map
 from fakecuda import CUDA, fake_cuda
 from graph_training import (
     assert_a_global_critic_reads_as_without_graphs,
+    assert_a_resumed_learner_continues_exactly,
     assert_original_is_that_without_graphs,
-    assert_same,
-    copied,
     original,
     transfers_of_an_update,
 )
@@ -70,23 +67,9 @@ def test_the_critic_reads_other_teams(cuda):
 
 @pytest.mark.slow
 def test_a_resumed_learner_continues_exactly_with_and_without_graphs(cuda):
-    """Also one that has captured before its state is loaded, whose graph writes to other moments of its optimizers."""
-    case = "batches of a size, several signals"
-    first, used = original(case, "on", CUDA), original(case, "on", CUDA)
-    rollouts = [first.collect() for _ in range(4)]
-    used.learner.update(rollouts[3], 0.0)
-    for k in range(2):
-        first.learner.update(rollouts[k], k / 4)
-    resumed = [used, original(case, "on", CUDA), original(case, "off", CUDA)]
-    assert [isinstance(x.learner._step_function, GraphedStep) for x in resumed] == [True, True, False]
-    saved = tree_map(copied, first.learner.state_dict())
-    for other in resumed:
-        other.learner.load_state_dict(tree_map(copied, saved))
-    expected = [first.learner.update(rollouts[k], k / 4) for k in (2, 3)]
-    for other in resumed:
-        found = [other.learner.update(rollouts[k], k / 4) for k in (2, 3)]
-        assert_same(expected, first, found, other, rtol=0, atol=0)
-    assert used.learner._step_function.captures == 2
+    assert_a_resumed_learner_continues_exactly(
+        lambda setting: original("batches of a size, several signals", setting, CUDA)
+    )
 
 
 def test_a_step_that_reads_on_the_host_is_refused_in_one_line(cuda):

@@ -1,15 +1,14 @@
 """Gradient steps on replayed samples as CUDA graphs, on a fake device that replays operations without their Python."""
 
 import pytest
-import torch
 
 from algo_worlds import env_of
 from coterie.algos.graphed import GraphedStep
 from coterie.core.errors import UserError
-from coterie.core.tree import tree_map
 from fakecuda import CUDA, fake_cuda
 from graph_training import (
     assert_a_global_critic_reads_as_without_graphs,
+    assert_a_resumed_learner_continues_exactly,
     assert_coma_is_that_without_graphs,
     assert_gradient_steps_are_those_without_graphs,
     assert_same,
@@ -25,10 +24,6 @@ from two_teams import TwoSides
 def cuda():
     with fake_cuda() as found:
         yield found
-
-
-def copied(x):
-    return x.clone() if isinstance(x, torch.Tensor) else x
 
 
 STAND_IN = ("double DQN", "QMIX with burn-in", "MADDPG", "MASAC")
@@ -92,23 +87,7 @@ def test_an_update_reads_no_more_with_graphs_and_copies_nothing(cuda, case):
     [(off_policy, "QMIX"), (coma, "hard updates")],
 )
 def test_a_resumed_learner_continues_exactly_with_and_without_graphs(cuda, train, case):
-    """Also one that has captured before its state is loaded, whose graphs write to other moments."""
-    first, used = train(case, "on", CUDA), train(case, "on", CUDA)
-    rollouts = [first.collect() for _ in range(4)]
-    used.learner.update(rollouts[3], 0.0)
-    for k in range(2):
-        first.learner.update(rollouts[k], k / 4)
-    before = used.learner._step_function.captures
-    resumed = [used, train(case, "on", CUDA), train(case, "off", CUDA)]
-    saved = first.learner.state_dict()
-    for other in resumed:
-        other.learner.load_state_dict(tree_map(copied, saved))
-    expected = [first.learner.update(rollouts[k], k / 4) for k in (2, 3)]
-    for other in resumed:
-        found = [other.learner.update(rollouts[k], k / 4) for k in (2, 3)]
-        assert_same(expected, first, found, other, rtol=0, atol=0)
-        assert other.counts() == first.counts()
-    assert used.learner._step_function.captures > before
+    assert_a_resumed_learner_continues_exactly(lambda setting: train(case, setting, CUDA))
 
 
 def test_a_step_that_reads_on_the_host_is_refused_in_one_line(cuda):

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._cxx_pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._cxx_pytree import tree_leaves, tree_map
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import coterie
@@ -152,17 +152,24 @@ class FakeCuda(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
         if self.is_replaying:
-            return func(*args, **kwargs or {})
-        leaves, spec = tree_flatten((args, kwargs or {}))
-        on_device = self._is_result_on_device(func, args, kwargs or {}, leaves)
-        self._count(func.overloadpacket, args, leaves)
-        host_args, host_kwargs = tree_unflatten([_to_host(x) for x in leaves], spec)
+            return func(*args, **kwargs)
+        leaves = _leaves((*args, *kwargs.values()))
+        is_on_device = any(isinstance(x, FakeCudaTensor) for x in leaves)
+        if not is_on_device and "device" not in kwargs:
+            return func(*args, **kwargs)
+        on_device = self._is_result_on_device(func, args, kwargs, leaves)
+        if is_on_device:
+            self._count(func.overloadpacket, args)
+        host_args, host_kwargs = map(_to_host, args), {name: _to_host(x) for name, x in kwargs.items()}
         if not on_device:
             return func(*host_args, **host_kwargs)
         execute = func if self.recording is None else partial(self.recording.execute, func)
         result = execute(*host_args, **host_kwargs)
         tensors = {id(x.host): x for x in leaves if isinstance(x, FakeCudaTensor)}
+        if isinstance(result, torch.Tensor):
+            return _to_device(result, tensors)
         return tree_map(lambda x: _to_device(x, tensors), result)
 
     def _is_result_on_device(self, func: Any, args: Any, kwargs: Any, leaves: list[Any]) -> bool:
@@ -183,14 +190,15 @@ class FakeCuda(TorchDispatchMode):
         checked = tensors
         if packet in _INDEXED:
             checked = [args[0], *(x for x in args[2:] if isinstance(x, torch.Tensor))]
-        scalars = torch.Tag.pointwise in func.tags or packet in _TAKES_HOST_SCALAR
-        if any(not isinstance(x, FakeCudaTensor) and (x.ndim or not scalars) for x in checked):
-            raise MixedDevicesError(f"{func}: tensors on cuda:0 and on cpu")
+        others = [x for x in checked if not isinstance(x, FakeCudaTensor)]
+        if others:
+            scalars = torch.Tag.pointwise in func.tags or packet in _TAKES_HOST_SCALAR
+            if any(x.ndim or not scalars for x in others):
+                raise MixedDevicesError(f"{func}: tensors on cuda:0 and on cpu")
         return packet not in _READS or packet not in (aten._local_scalar_dense, aten.equal)
 
-    def _count(self, packet: Any, args: Any, leaves: list[Any]) -> None:
-        if not any(isinstance(x, FakeCudaTensor) for x in leaves):
-            return
+    def _count(self, packet: Any, args: Any) -> None:
+        """Counts what an operation on a tensor of the device transfers."""
         if packet is aten.copy_:
             if not isinstance(args[0], FakeCudaTensor):
                 self.count(self.reads)
@@ -263,7 +271,7 @@ class _Conversions(TorchFunctionMode):
             return self._to(func, args, kwargs)
         if func is torch.nn.functional.one_hot and isinstance(args[0], FakeCudaTensor):
             return _one_hot(*args, **kwargs)
-        if "device" in kwargs or not any(isinstance(x, FakeCudaTensor) for x in tree_leaves((args, kwargs))):
+        if "device" in kwargs or not any(isinstance(x, FakeCudaTensor) for x in _leaves((*args, *kwargs.values()))):
             return func(*args, **kwargs)
         outer, self._cuda.inherits_device = self._cuda.inherits_device, True
         try:
@@ -361,9 +369,22 @@ def _is_cuda(device: Any) -> bool:
     return device is not None and torch.device(device).type == "cuda"
 
 
+def _leaves(values: Sequence[Any]) -> list[Any]:
+    """Returns arguments and the entries of lists among them, faster than PyTorch's functions for any tree."""
+    found = []
+    for x in values:
+        if type(x) in (list, tuple):
+            found += _leaves(x)
+        else:
+            found.append(x)
+    return found
+
+
 def _to_host(x: Any) -> Any:
     if isinstance(x, FakeCudaTensor):
         return x.host
+    if type(x) in (list, tuple):
+        return type(x)(map(_to_host, x))
     return torch.device("cpu") if isinstance(x, torch.device) else x
 
 

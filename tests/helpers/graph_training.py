@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from algo_worlds import Everything, env_of
+from coterie.algos.graphed import GraphedStep
 from coterie.algos.reward_streams import EXTRINSIC, RewardStream
 from coterie.core.tree import tree_leaves, tree_map
 from coterie.envs.make import make
@@ -160,18 +161,18 @@ def copied_tensors(learner):
 
 
 def trained(name, rnn, setting, device):
-    """Returns the metrics of three updates with schedules and minibatches of several sizes, and the training."""
+    """Returns the metrics of two updates with schedules and minibatches of several sizes, and the training."""
     training = Training(name, rnn, device, cuda_graphs=setting)
     config = training.learner.config
     schedules = {"lr_schedule": "linear", "lr_end": 0.1, "entropy_schedule": "linear", "entropy_end": 0.5}
     if "entropy_decay" in type(config).model_fields:
         schedules["entropy_decay"] = None
     training.learner.config = config.model_copy(update=schedules | {"num_minibatches": 3})
-    return [training.update(k / 3) for k in range(3)], training
+    return [training.update(k / 2) for k in range(2)], training
 
 
 def assert_updates_are_those_without_graphs(name, rnn, device, *, rtol, atol):
-    """Compares metrics and states of three updates. With graphs, there is one capture."""
+    """Compares metrics and states of two updates. With graphs, there is one capture."""
     expected, eager = trained(name, rnn, "off", device)
     found, training = trained(name, rnn, "on", device)
     assert training.learner._graphs.graphed.captures == training.learner._compute_samples.captures == 1
@@ -188,30 +189,30 @@ def on_policy(case, setting, device):
 
 
 def assert_targets_are_those_without_graphs(case, device, *, rtol, atol):
-    """Compares samples, metrics and value states of three rollouts, between which all weights and moments change.
+    """Compares samples, metrics and value states of two rollouts, between which all weights and moments change.
 
     There is one capture. The learner without graphs has all the updates.
     """
     eager, training = (on_policy(case, setting, device) for setting in ("off", "on"))
-    for k in range(3):
+    for k in range(2):
         rollout = eager.collect()
         training.learner.load_state_dict(tree_map(copied, eager.learner.state_dict()))
         found = []
         for learner in (eager.learner, training.learner):
             state = tree_map(copied, learner.state_dict())
-            samples = tree_map(copied, learner._samples(rollout, k / 3))
+            samples = tree_map(copied, learner._samples(rollout, k / 2))
             found.append((samples, copied_tensors(learner)))
             learner.load_state_dict(state)
         for x, y in zip(*(tree_leaves(one) for one in found), strict=True):
             torch.testing.assert_close(x, y, rtol=rtol, atol=atol)
-        eager.learner.update(rollout, k / 3)
+        eager.learner.update(rollout, k / 2)
     assert training.learner._compute_samples.captures == 1
 
 
 def assert_training_is_that_without_graphs(case, device, *, rtol, atol):
-    """Compares metrics and states of three updates. With graphs, there is one capture of targets and one of steps."""
+    """Compares metrics and states of two updates. With graphs, there is one capture of targets and one of steps."""
     eager, training = (on_policy(case, setting, device) for setting in ("off", "on"))
-    expected, found = ([x.update(k / 3) for k in range(3)] for x in (eager, training))
+    expected, found = ([x.update(k / 2) for k in range(2)] for x in (eager, training))
     assert training.learner._compute_samples.captures == training.learner._graphs.graphed.captures == 1
     assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
 
@@ -225,9 +226,9 @@ def original(case, setting, device):
 
 
 def assert_original_is_that_without_graphs(case, device, *, rtol, atol):
-    """Compares metrics and states of three updates."""
+    """Compares metrics and states of two updates."""
     eager, training = (original(case, setting, device) for setting in ("off", "on"))
-    expected, found = ([x.update(k / 3) for k in range(3)] for x in (eager, training))
+    expected, found = ([x.update(k / 2) for k in range(2)] for x in (eager, training))
     assert training.learner._step_function.captures == ORIGINAL[case][2]
     assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
     assert training.counts() == eager.counts()
@@ -242,9 +243,9 @@ def coma(case, setting, device):
 
 
 def assert_coma_is_that_without_graphs(case, device, *, rtol, atol):
-    """Compares metrics and states of three updates. There is one capture for each size of minibatches."""
+    """Compares metrics and states of two updates. There is one capture for each size of minibatches."""
     eager, training = (coma(case, setting, device) for setting in ("off", "on"))
-    expected, found = ([x.update(k / 3) for k in range(3)] for x in (eager, training))
+    expected, found = ([x.update(k / 2) for k in range(2)] for x in (eager, training))
     assert training.learner._step_function.captures == (1 if "batch_size" in COMA[case][2] else 2)
     assert training.rollout_captures == 1
     assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
@@ -252,16 +253,16 @@ def assert_coma_is_that_without_graphs(case, device, *, rtol, atol):
 
 
 def off_policy(case, setting, device):
-    """Returns the training of a case, with a schedule and three gradient steps per update."""
+    """Returns the training of a case, with a schedule and two gradient steps per update."""
     name, rnn, kind, settings = OFF_POLICY[case]
-    schedule = {"lr_schedule": "linear", "lr_end": 0.1, "gradient_steps": 3}
+    schedule = {"lr_schedule": "linear", "lr_end": 0.1, "gradient_steps": 2}
     return Training(name, rnn, device, kind, cuda_graphs=setting, **schedule | settings)
 
 
 def assert_gradient_steps_are_those_without_graphs(case, device, *, rtol, atol):
-    """Compares metrics and states of three updates. There is one capture, or with a delayed actor one of each step."""
+    """Compares metrics and states of two updates. There is one capture, or with a delayed actor one of each step."""
     eager, training = (off_policy(case, setting, device) for setting in ("off", "on"))
-    expected, found = ([x.update(k / 3) for k in range(3)] for x in (eager, training))
+    expected, found = ([x.update(k / 2) for k in range(2)] for x in (eager, training))
     assert training.learner._step_function.captures == (2 if case in ("TD3", "MATD3") else 1)
     assert training.rollout_captures == 1
     assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
@@ -274,6 +275,29 @@ def assert_same(expected, eager, found, training, *, rtol, atol):
         assert one == pytest.approx(other, rel=rtol, abs=atol)
     for x, y in zip(eager.tensors(), training.tensors(), strict=True):
         torch.testing.assert_close(x, y, rtol=rtol, atol=atol)
+
+
+def assert_a_resumed_learner_continues_exactly(train):
+    """With and without graphs, and where it has captured before its state is loaded: its graphs write to other moments.
+
+    Args:
+        train: Returns a training with `cuda_graphs` on or off.
+    """
+    first, used = train("on"), train("on")
+    rollouts = [first.collect() for _ in range(3)]
+    used.learner.update(rollouts[2], 0.0)
+    first.learner.update(rollouts[0], 0.0)
+    before = used.learner._step_function.captures
+    resumed = [used, train("on"), train("off")]
+    assert [isinstance(x.learner._step_function, GraphedStep) for x in resumed] == [True, True, False]
+    saved = tree_map(copied, first.learner.state_dict())
+    for other in resumed:
+        other.learner.load_state_dict(tree_map(copied, saved))
+    expected = [first.learner.update(rollouts[1], 0.5)]
+    for other in resumed:
+        assert_same(expected, first, [other.learner.update(rollouts[1], 0.5)], other, rtol=0, atol=0)
+        assert other.counts() == first.counts()
+    assert used.learner._step_function.captures > before
 
 
 def transfers_of_an_update(cuda, training):
@@ -305,7 +329,7 @@ def assert_a_global_critic_reads_as_without_graphs(algo, rnn, device, *, critic_
         learner = preset_learner(algo, env, rnn, team, critic="global", normalize_obs="true", **graphs, **settings)
         policies = {team.name: learner.policy, other.name: RandomPolicy(other, env.device)}
         collector = Collector(env, policies, seed=0, readers=[team.name], **graphs)
-        metrics = [learner.update(collector.advance(12)[0][team.name], k / 3) for k in range(3)]
+        metrics = [learner.update(collector.advance(12)[0][team.name], k / 2) for k in range(2)]
         results.append((metrics, [x.detach().cpu() for x in critic_of(learner).parameters()]))
     assert captures_of(learner) == 1
     assert results[0][0] == results[1][0]

@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from coterie.envs.make import make
 from coterie.kernels.mixing import qmix
 from coterie.nets.mixers import QMIXMixer
-from learners import collect_rollout, q_learner
 
 SHAPES = [(3, 6, 8, 16), (1, 1, 1, 1), (2, 5, 17, 9), (5, 18, 32, 64)]
 """Agents, inputs, units of the mixing layer, hidden units of a hypernetwork."""
@@ -160,21 +158,3 @@ def test_a_compiled_and_an_exported_mixer_contain_the_operator(kernels_on):
         program = torch.export.export(net, arguments)
     assert any("coterie.qmix" in str(node.target) for node in program.graph.nodes)
     torch.testing.assert_close(program.module()(*arguments), net(*arguments))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("mixer", "payoff"), [("qmix", 8), ("vdn", 7)])
-def test_mixers_reach_their_known_payoffs_in_the_two_step_game(mixer, payoff, kernels_on):
-    """VDN, the negative control, cannot represent the best joint action. Source: Rashid et al. 2018, section 5."""
-    env = make("matrix/two_step", {}, 64, 0, device=torch.device("cpu"), with_state=True)
-    explore = {"epsilon_start": 1.0, "epsilon_end": 1.0, "epsilon_schedule": "constant", "rollout_length": 9}
-    quick = {"gamma": 0.99, "lr": 5e-3, "hidden_sizes": (32,), "batch_size": 256, "gradient_steps": 4}
-    with kernels_on(True):
-        algorithm, collector = q_learner(env, mixer=mixer, target_update_interval=50, **quick, **explore)
-        for _ in range(150):
-            algorithm.update(collect_rollout(algorithm, collector), 0.0)
-        algorithm.policy.epsilon = 0.0
-        collect_rollout(algorithm, collector)  # ends the episodes that began with random actions
-        rollout = collect_rollout(algorithm, collector)
-    total = (rollout.reward.sum(-1) + rollout.group_reward.sum(-1))[rollout.acted[:-1]]
-    assert total.mean().item() * 2 == pytest.approx(payoff)

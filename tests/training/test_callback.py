@@ -33,10 +33,19 @@ def recorder() -> tuple[list[tuple[str, Event]], Callback]:
     return calls, Callback(**{name: record(name) for name in POINTS})
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The last checkpoint of a run without hooks."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    coterie.train(**small(out))
+    return checkpoint_state(out)
+
+
 @pytest.mark.slow
-def test_hooks_are_called_in_the_order_of_a_run(tmp_path: Path) -> None:
+def test_hooks_are_called_in_the_order_of_a_run_and_change_nothing(tmp_path: Path, whole: dict[str, Any]) -> None:
     calls, hooks = recorder()
     coterie.train(**small(tmp_path / "run"), callbacks=[hooks])
+    assert_same(checkpoint_state(tmp_path / "run"), whole)
     assert [(name, event.steps, event.updates) for name, event in calls] == [
         ("on_evaluation", 0, 0),
         ("on_checkpoint", 0, 0),
@@ -66,15 +75,11 @@ def test_the_metrics_after_a_rollout_are_those_of_its_episodes(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_hooks_that_only_read_change_nothing(tmp_path: Path) -> None:
-    coterie.train(**small(tmp_path / "plain"))
-    coterie.train(**small(tmp_path / "hooked"), callbacks=[recorder()[1]])
-    assert_same(checkpoint_state(tmp_path / "hooked"), checkpoint_state(tmp_path / "plain"))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["on_rollout", "on_update", "on_checkpoint"])
-def test_a_hook_stops_the_run_with_a_checkpoint(point: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hook_stops_the_run_with_a_checkpoint(
+    point: str, tmp_path: Path, whole: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A resume calls the hooks that it is given, and ends as the run without hooks."""
     hooks = Callback(**{point: lambda event: event.stop() if event.steps >= 40 else None})
     ends: list[int] = []
     result = coterie.train(
@@ -83,24 +88,19 @@ def test_a_hook_stops_the_run_with_a_checkpoint(point: str, tmp_path: Path, caps
     assert (result.exit_code, result.summary.steps, ends) == (0, 40, [40])
     assert checkpoint_state(tmp_path / "run")["steps"] == 40
     assert "a callback stopped the run at 40 of 80 steps, checkpoint saved. Continue with:" in capsys.readouterr().err
-    coterie.train(**small(tmp_path / "whole"))
-    assert coterie.resume(result).summary.steps == 80
-    assert_same(checkpoint_state(tmp_path / "run"), checkpoint_state(tmp_path / "whole"))
+    calls, hooks = recorder()
+    assert coterie.resume(result, callbacks=[hooks]).summary.steps == 80
+    assert [(name, event.steps) for name, event in calls if name in {"on_update", "on_end"}] == [
+        ("on_update", 80),
+        ("on_end", 80),
+    ]
+    assert_same(checkpoint_state(tmp_path / "run"), whole)
 
 
 @pytest.mark.slow
 def test_a_hook_stops_the_run_at_its_first_evaluation(tmp_path: Path) -> None:
     result = coterie.train(**small(tmp_path / "run"), callbacks=[Callback(on_evaluation=lambda event: event.stop())])
     assert (result.summary.steps, checkpoint_state(tmp_path / "run")["steps"]) == (0, 0)
-
-
-@pytest.mark.slow
-def test_resumed_runs_call_the_hooks_they_are_given(tmp_path: Path) -> None:
-    result = coterie.train(**small(tmp_path / "run"))
-    calls, hooks = recorder()
-    coterie.resume(result, steps=120, callbacks=[hooks])
-    assert [name for name, _ in calls if name in {"on_update", "on_end"}] == ["on_update", "on_update", "on_end"]
-    assert calls[0][1].steps > 80
 
 
 @pytest.mark.slow

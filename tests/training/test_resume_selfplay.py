@@ -12,12 +12,12 @@ from tinyruns import assert_same, checkpoint_state, log_entries, stop_at, train
 RPS = (
     "env=matrix/rock_paper_scissors",
     "env.episode_limit=5",
-    "selfplay.snapshot_interval=60",
+    "selfplay.snapshot_interval=40",
     "selfplay.rating_episodes=8",
 )
 TAG = (
     "env=particle/simple_tag",
-    "selfplay.snapshot_interval=60",
+    "selfplay.snapshot_interval=40",
     "selfplay.rating_episodes=4",
     "alternate.every=100",
     "env.episode_limit=10",
@@ -36,14 +36,10 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_resumed_self_play_is_bit_identical(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train(whole, "steps=400", *CASES[case])
-    for stop in (130, 290):
-        with monkeypatch.context() as patch:
-            stop_at(patch, stop)
-            if stop == 130:
-                train(parts, "steps=400", *CASES[case])
-            else:
-                training.resume(parts, [])
+    train(whole, "steps=260", *CASES[case])
+    with monkeypatch.context() as patch:
+        stop_at(patch, 130)
+        train(parts, "steps=260", *CASES[case])
     training.resume(parts, [])
     one, other = checkpoint_state(whole), checkpoint_state(parts)
     assert len(one["callbacks"]["selfplay"]["ladder"]["snapshots"]) >= 5

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any, final
 
@@ -27,10 +30,20 @@ def names_of(out: Path) -> set[str]:
     return {name for row in log_entries(out) for name in row}
 
 
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run of self-play and what it wrote to the terminal."""
+    out, shown = tmp_path_factory.mktemp("played") / "run", io.StringIO()
+    with redirect_stderr(shown):
+        train(out, *RPS, *UNIFORM, "selfplay.snapshot_interval=40", "progress=lines")
+    return out, shown.getvalue()
+
+
 @pytest.mark.slow
-def test_one_policy_learns_and_plays_both_sides(tmp_path: Path):
-    out = tmp_path / "run"
-    train(out, *RPS, "selfplay.opponents=uniform", "selfplay.snapshot_interval=40", "selfplay.rating_episodes=8")
+def test_one_policy_learns_and_plays_both_sides(played: tuple[Path, str]):
+    out, shown = played
+    assert "Elo of the newest snapshot: " in shown
+    assert f"coterie exploit {out}" in shown
     names = names_of(out)
     assert {"selfplay/elo", "selfplay/elo_error", "selfplay/win_rate", "selfplay/pool", "loss/row/policy"} <= names
     assert not any(name.startswith("loss/column") for name in names)
@@ -52,7 +65,7 @@ def test_teams_of_asymmetric_games_alternate(tmp_path: Path):
     assert {"agent"} in learning
     assert {"adversary", "agent"} not in learning
     assert {"selfplay/adversary/elo", "selfplay/agent/elo"} <= names_of(out)
-    train(tmp_path / "both", *tag)
+    train(tmp_path / "both", *tag, "steps=40")
     both = [{name.split("/")[1] for name in row if name.startswith("loss/")} for row in log_entries(tmp_path / "both")]
     assert {"adversary", "agent"} in both
 
@@ -75,29 +88,32 @@ def test_a_team_that_does_not_learn_does_not_change(tmp_path: Path):
 
 @pytest.mark.slow
 def test_teams_with_different_algorithms_play_each_other(tmp_path: Path):
-    """Q-learning from a replay buffer against a policy gradient, alternating, with snapshots of both."""
+    """Q-learning from a replay buffer against a policy gradient, alternating, with snapshots of both. Episodes from
+    before and after a change of teams are in one log entry.
+    """
     out = tmp_path / "run"
     train(
         out,
         *("env=particle/simple_tag", "env.episode_limit=10", "algo=ippo", "algo.rollout_length=10", "steps=480"),
         *("teams.agent.algo=iql", "teams.agent.algo.buffer_size=400", "teams.agent.algo.batch_size=4"),
         *("selfplay.opponents=pfsp", "selfplay.snapshot_interval=60", "selfplay.rating_episodes=4"),
-        "alternate.every=120",
+        *("alternate.every=120", "log.every=4"),
     )
     snapshots = checkpoint_state(out)["callbacks"]["selfplay"]["ladder"]["snapshots"]
     assert {team for team, _, _ in snapshots} == {"adversary", "agent"}
+    assert "rollout/adversary/return_mean" in names_of(out)
 
 
 @pytest.mark.slow
-def test_snapshots_below_the_promotion_win_rate_are_not_made(tmp_path: Path):
+def test_snapshots_below_the_promotion_win_rate_are_not_made(tmp_path: Path, played: tuple[Path, str]):
     """Negative control: without a required win rate they are made."""
-    made = []
-    for win_rate in ("0.99", "null"):
-        out = tmp_path / win_rate
-        train(out, *RPS, *UNIFORM, "selfplay.snapshot_interval=40", f"selfplay.promotion_win_rate={win_rate}")
-        made.append(len(checkpoint_state(out)["callbacks"]["selfplay"]["ladder"]["snapshots"]))
-    assert made[0] == 1
-    assert made[1] >= 3
+    out = tmp_path / "run"
+    train(out, *RPS, *UNIFORM, "selfplay.snapshot_interval=40", "selfplay.promotion_win_rate=0.99")
+    none, all_ = (
+        len(checkpoint_state(run)["callbacks"]["selfplay"]["ladder"]["snapshots"]) for run in (out, played[0])
+    )
+    assert none == 1
+    assert all_ >= 3
 
 
 @pytest.mark.slow
@@ -167,7 +183,7 @@ def test_the_average_of_self_play_in_rock_paper_scissors_is_the_equilibrium(tmp_
     train(
         out,
         *(*RPS, *UNIFORM, "selfplay.latest_ratio=0", "selfplay.window=100", "selfplay.snapshot_interval=2k"),
-        *("num_envs=64", "steps=80k", "algo.lr=1e-3", "algo.entropy_coef=0.1", "algo.epochs=10"),
+        *("num_envs=64", "steps=40k", "algo.lr=1e-3", "algo.entropy_coef=0.1", "algo.epochs=10"),
         *("algo.num_minibatches=1", "algo.normalize_obs=false", "checkpoint.every=4k", "checkpoint.keep=true"),
         *("eval.every=0",),
     )
@@ -208,7 +224,7 @@ def test_ratings_rise_only_in_a_game_with_better_and_worse_policies(tmp_path: Pa
 
     common = (
         *("algo=ippo", "env.episode_limit=1", "selfplay.opponents=uniform", "selfplay.snapshot_interval=2k"),
-        *("selfplay.rating_episodes=256", "num_envs=64", "eval.num_envs=64", "eval.every=0", "steps=20k"),
+        *("selfplay.rating_episodes=128", "num_envs=64", "eval.num_envs=64", "eval.every=0", "steps=14k"),
     )
     monkeypatch.setattr(
         registry, "environment", lambda name, own=registry.environment: Race if "pennies" in name else own(name)
@@ -219,18 +235,6 @@ def test_ratings_rise_only_in_a_game_with_better_and_worse_policies(tmp_path: Pa
     assert rising[-1] > rising[len(rising) // 2] > rising[0]
     train(tmp_path / "level", "env=matrix/rock_paper_scissors", *common, "algo.lr=1e-6", "steps=8k")
     assert abs(ratings_of(tmp_path / "level")[-1]) < 100
-
-
-@pytest.mark.slow
-def test_a_log_entry_may_cover_several_phases(tmp_path: Path):
-    """Episodes from before and after a change of teams are in one log entry."""
-    out = tmp_path / "run"
-    train(
-        out,
-        *("env=particle/simple_tag", "env.episode_limit=5", "algo=ippo", "log.every=3", "steps=480"),
-        *(*UNIFORM, "selfplay.snapshot_interval=60", "alternate.every=120"),
-    )
-    assert "rollout/adversary/return_mean" in names_of(out)
 
 
 @pytest.mark.slow
@@ -270,23 +274,23 @@ def test_opponents_in_training_ignore_the_evaluation_mode(tmp_path: Path):
 
 @pytest.mark.slow
 def test_rating_games_report_their_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], played: tuple[Path, str]
 ):
-    """Negative control: short games report nothing."""
+    """Negative control: short games report nothing. So does the summary of a run without self-play."""
     from coterie.training import selfplay_callback
 
-    play = ("env=matrix/rock_paper_scissors", "algo=ippo", "env.episode_limit=40", "selfplay.opponents=uniform")
-    settings = (*play, "selfplay.snapshot_interval=40", "selfplay.rating_episodes=8", "progress=lines")
-    train(tmp_path / "soon", *settings)
-    assert "rating games" not in capsys.readouterr().err
+    assert "rating games" not in played[1]
     reporter = selfplay_callback.PeriodicProgress
     monkeypatch.setattr(
         selfplay_callback,
         "PeriodicProgress",
         lambda print_line, label: reporter(print_line, label, first_s=0.0, interval_s=0.0),
     )
-    train(tmp_path / "late", *settings)
-    assert "rating games: 0 of 8 episodes" in capsys.readouterr().err
+    long = ("env=matrix/rock_paper_scissors", "env.episode_limit=40", "algo=ippo")
+    train(tmp_path / "late", *long, *UNIFORM, "selfplay.snapshot_interval=40", "progress=lines")
+    assert "rating games: 0 of 4 episodes" in capsys.readouterr().err
+    train(tmp_path / "plain", *RPS, "steps=40", "progress=lines")
+    assert "Elo of" not in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -330,11 +334,10 @@ def test_self_play_needs_algorithms_that_learn():
 
 
 @pytest.mark.slow
-def test_a_checkpoint_with_another_pool_is_refused_in_one_line(tmp_path: Path):
+def test_a_checkpoint_with_another_pool_is_refused_in_one_line(tmp_path: Path, played: tuple[Path, str]):
     from coterie.commands import train as training
 
-    out = tmp_path / "run"
-    train(out, *RPS, *UNIFORM, "selfplay.snapshot_interval=40", "steps=160")
+    out = shutil.copytree(played[0], tmp_path / "run")
     config = out / "config.yaml"
     text = config.read_text()
     config.write_text(text.replace("window: 10", "window: 4"))
@@ -403,14 +406,3 @@ def test_an_invalid_combination_is_refused_in_one_line(settings: tuple[str, ...]
         train(tmp_path / "run", *settings)
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_the_summary_contains_the_rating_and_the_next_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Negative control: the summary of a run without self-play contains no rating."""
-    train(tmp_path / "run", *RPS, *UNIFORM, "selfplay.snapshot_interval=40", "progress=lines")
-    output = capsys.readouterr().err
-    assert "Elo of the newest snapshot: " in output
-    assert f"coterie exploit {tmp_path / 'run'}" in output
-    train(tmp_path / "plain", *RPS, "progress=lines")
-    assert "Elo of" not in capsys.readouterr().err

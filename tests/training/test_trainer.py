@@ -39,7 +39,7 @@ def test_concatenated_rollouts_equal_the_rollout_that_was_split() -> None:
 
 @pytest.mark.slow
 def test_evaluations_run_at_the_start_at_every_multiple_and_at_the_end(tmp_path: Path) -> None:
-    train(tmp_path / "run", "env=worlds:counter", "env.limit=1000", "steps=200", "eval.every=80", "eval.episodes=1")
+    train(tmp_path / "run", "env=worlds:counter", "env.limit=200", "steps=200", "eval.every=80", "eval.episodes=1")
     evaluated = [row["steps"] for row in log_entries(tmp_path / "run") if "eval/return_mean" in row]
     assert evaluated == [0, 80, 160, 200]
 

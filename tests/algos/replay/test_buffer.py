@@ -620,8 +620,7 @@ def small_segments(monkeypatch):
 
 @pytest.mark.usefixtures("small_segments")
 @pytest.mark.parametrize(("starts", "length", "alpha"), KINDS)
-@pytest.mark.parametrize("rollouts", [0, 1, 3, 5, 12, 13])
-@pytest.mark.parametrize("segments", ["many", "none"])
+@pytest.mark.parametrize(("rollouts", "segments"), [(0, "none"), (1, "many"), (5, "none"), (13, "many")])
 def test_a_resumed_buffer_samples_like_an_uninterrupted_one(
     tmp_path, monkeypatch, starts, length, alpha, rollouts, segments
 ):

@@ -33,7 +33,8 @@ from faults import (
 
 
 @pytest.fixture(autouse=True)
-def _steady_clock_and_one_thread(steady_clock: None) -> Iterator[None]:
+def _steady_clock_and_one_thread(steady_clock: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("coterie.checks.environment.contract.SHORT_RUN", LIMIT + 3)  # with an end of episodes
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -124,11 +125,12 @@ def test_too_few_environments_raise_an_error():
 def test_a_seeded_fault_violates_its_rule(fault: str):
     rule, broken = FAULTS[fault]
     report = found(broken)
-    assert rule in rules(report), report.render()
+    text = report.render(width=10_000)
+    assert rule in rules(report), text
     for finding in report.findings:
         assert finding.evidence
         assert "\n" not in finding.evidence + finding.fix
-        assert finding.fix in report.render(width=10_000)
+        assert finding.fix in text
 
 
 def test_an_environment_that_cannot_be_made_is_a_finding():
