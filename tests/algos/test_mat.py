@@ -202,11 +202,11 @@ def test_networks_that_are_no_transformer_are_refused():
             config(**given)
 
 
-def test_gradients_of_values_reach_the_encoder():
+@pytest.mark.parametrize("output", [1, 2])
+def test_gradients_of_entropies_and_values_reach_the_encoder(output):
     learner, collector = mat_learner(Probe(observe_age, lambda x, age, d, c: x.view(-1, 1), n=2, length=3))
     batch = tree_map(lambda x: x.flatten(0, 1), targets_of(learner, collect_rollout(learner, collector)).batch)
-    value = learner._evaluate(batch, {})[2]
-    value.sum().backward()
+    learner._evaluate(batch, {})[output].sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in learner.actor.encoder.parameters())
     assert isinstance(learner, MAT)
 

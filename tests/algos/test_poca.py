@@ -8,7 +8,7 @@ import torch
 
 from algo_worlds import Everything, Probe, observe_zeros
 from coterie.algos import poca
-from coterie.algos.poca import POCAConfig, group_rewards
+from coterie.algos.poca import POCAConfig, POCALoss, group_rewards
 from coterie.algos.reward_streams import RewardStream
 from coterie.core.tree import tree_leaves
 from coterie.functional.returns import bootstrap_masks
@@ -52,6 +52,23 @@ def test_sequences_start_with_the_hidden_states_of_the_whole_rollout(rnn):
         metrics = algorithm.update(rollout, 0.0)
         assert metrics["loss/value"] == pytest.approx(loss[..., 0][batch.valid.any(-1)].mean().item(), rel=1e-4)
         assert metrics["loss/baseline"] == pytest.approx(loss[..., 1:][batch.valid].mean().item(), rel=1e-4)
+
+
+def test_the_loss_is_the_weighted_sum_of_its_terms():
+    """1 + 0.5 (4 + 0.25 * 8) - 0.125 * 16, with the terms policy, value, baseline and entropy."""
+    algorithm, collector = learner(Everything(), value_coef=0.5, baseline_coef=0.25, entropy_coef=0.125, epochs=1)
+    numbers = {"policy": 1.0, "value": 4.0, "baseline": 8.0, "entropy": 16.0}
+    terms = POCALoss(*(torch.tensor(numbers.get(name, 0.0)) for name in POCALoss._fields))
+    algorithm.loss_terms = lambda *inputs, **options: terms
+    losses = []
+
+    def step(loss, coefficients):
+        losses.append(loss.item())
+        return torch.zeros(2)
+
+    algorithm.optimizer.step = step
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    assert losses == [2.0]
 
 
 @pytest.mark.parametrize(("share", "rnn"), [("role", "gru"), ("all", "none"), ("none", "gru")])
