@@ -22,7 +22,7 @@ from coterie.algos.replay.buffer import ReplaySample
 from coterie.envs.make import make
 from coterie.functional import policy_gradient
 from coterie.functional.policy_gradient import ema_mean_and_std
-from coterie.functional.returns import n_step_return
+from coterie.functional.returns import n_step_return, valid_mask
 from families import (
     CLIMBING,
     FAMILIES,
@@ -34,9 +34,12 @@ from families import (
     rewarded_by_age,
     set_values,
 )
+from groups import Shifts
 from learners import collect_rollout, learner_of, poca_learner, ppo_learner, q_learner, targets_of
 
 CPU = torch.device("cpu")
+OF_TEAM = ("vdac", "poca", "vdn", "pqn_vdn")
+"""Families whose returns are those of the team."""
 
 
 def expect(found, numbers):
@@ -58,6 +61,24 @@ def test_lambda_returns_of_literal_numbers(name):
         algorithm, collector, targets = make_learner(name, rewarded_by_age([0.0, 0.0, 1.0, 0.0], 3, limit), **settings)
         set_values(name, algorithm, [0.5, 0.6, 0.7, 0.8])
         expect(targets(algorithm, collect_rollout(algorithm, collector)), expected)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_returns_do_not_contain_rewards_of_the_next_agent_in_a_slot(name, leaves):
+    """All values are 0, so that targets are sums of rewards: those of one life in a slot, or the team's up to the time
+    at which nobody of those who were there is left.
+    """
+    settings = {"gamma": 1.0} | ({FAMILIES[name][3]: 1.0} if name in WITH_LAMBDA else {"n_step": 7})
+    settings |= {} if name in OF_TEAM else {"common_reward": False}
+    algorithm, collector, targets = make_learner(name, Shifts(leaves), **settings)
+    set_values(name, algorithm, [0.0] * 8)
+    rollout = collect_rollout(algorithm, collector)
+    first = [30.0, 20, 10, 0, 0, 0, 0] if leaves else [70.0, 60, 50, 40, 30, 20, 10]
+    team = [32.0, 21, 10, 2, 1, 2, 1] if leaves else [76.0, 65, 54, 44, 33, 22, 11]
+    expected = torch.tensor([team] * 2 if name in OF_TEAM else [first, [2.0, 1, 0, 2, 1, 2, 1]]).T.unsqueeze(1)
+    valid = valid_mask(rollout)[:7]
+    torch.testing.assert_close(targets(algorithm, rollout)[:7][valid], expected.expand(7, 4, 2)[valid])
 
 
 @pytest.mark.parametrize("with_mistake", [False, True])

@@ -123,6 +123,35 @@ def test_the_step_of_an_agent_leaves_the_policies_of_others(kind, rnn):
     assert changed.tolist() == [True, False]
 
 
+@pytest.mark.parametrize("kind", Everything.KINDS)
+def test_agents_learn_with_their_own_temperatures_and_do_not_read_what_dead_agents_would_do(kind):
+    """Other actions of dead agents change no Q of an agent that is alive."""
+    algorithm, collector = learner(Everything(kind), lr=1e-30)
+    rollout, loss, turns = collect_rollout(algorithm, collector), algorithm.agent_loss, []
+    assert not rollout.alive.all()
+
+    def recording(q, proposal, temperature, valid):
+        turns.append((q.detach()[valid], temperature.item()))
+        return loss(q, proposal, temperature, valid)
+
+    algorithm.agent_loss = recording
+    draw, lr = algorithm.sample_actions(rollout), {"policy": 1e-30, "temperature": 1e-30}
+    state, temperature = algorithm._order.get_state(), torch.tensor([1.0, 2.0, 3.0])
+    algorithm._update_actor(rollout, draw, temperature, lr)
+    dead = {"guard": ~rollout.alive[..., :2, None], "scout": ~rollout.alive[..., 2:, None]}
+
+    def other(x, dead):
+        return torch.where(dead, 1 - x.clamp(0, 1), x)
+
+    action = {role: tree_map(lambda x, role=role: other(x, dead[role]), own) for role, own in draw.action.items()}
+    algorithm._order.set_state(state)
+    algorithm._update_actor(rollout, replace(draw, action=action), temperature, lr)
+    assert sorted(temperature for _, temperature in turns[:3]) == [1.0, 2.0, 3.0]
+    for (one, own), (two, same) in zip(turns[:3], turns[3:], strict=True):
+        assert own == same
+        assert torch.equal(one, two)
+
+
 def test_every_agent_has_a_temperature():
     """That of an agent with a target above its entropy rises, whatever its role."""
     world = Probe(observe_ones, pay_one, n=2, actions=spaces.Discrete(2))

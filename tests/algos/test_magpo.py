@@ -12,8 +12,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from algo_worlds import Everything, Probe, env_of, observe_ones
-from coterie.algos.magpo import MAGPO, Decisions, MAGPOConfig, magpo_loss
+from algo_worlds import Everything, Probe, env_of, observe_ones, observe_x, zero_reward
+from coterie.algos.magpo import MAGPO, Decisions, MAGPOConfig, MAGPOLoss, magpo_loss
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves, tree_map
 from coterie.nets.sable import CROSS, ENCODER, OWN, STEP
@@ -127,6 +127,27 @@ def test_a_gradient_step_is_one_of_each_loss_at_the_same_parameters():
     assert not terms.learner_entropy.requires_grad
 
 
+def test_the_two_losses_are_weighted_and_the_entropy_of_the_guider_is_a_bonus():
+    """1 + 32 - 0.5 * 2 + 0.25 * 4 + 0.125 * 8 + 16, with the terms policy, constraint, entropy, value, learner and
+    divergence.
+    """
+    learner, collector = magpo_learner(Everything(), 4, value_coef=0.25, learner_coef=0.125)
+    samples, _ = learner._samples(collect_rollout(learner, collector), 0.0)
+    ((batch, hidden_state),) = learner._minibatches(*samples)
+    numbers = {"policy": 1.0, "entropy": 2.0, "value": 4.0, "learner": 8.0, "divergence": 16.0, "constraint": 32.0}
+    terms = MAGPOLoss(*(torch.tensor(numbers.get(name, 0.0)) for name in MAGPOLoss._fields))
+    learner.magpo_terms = lambda *inputs: terms
+    losses = []
+
+    def step(loss, coefficients):
+        losses.append(loss.item())
+        return torch.zeros(3)
+
+    learner.optimizer.step = step
+    learner._step(batch, hidden_state, {"entropy": 0.5})
+    assert losses == [50.0]
+
+
 # ---------------------------------------------------------------------------------------------- acting and learning
 
 
@@ -176,6 +197,29 @@ def test_the_guiders_ratio_of_the_first_gradient_step_is_one(kind, guider, rnn, 
     assert (value - batch.value)[batch.critic_valid].abs().max() < 1e-5
     assert all(x[batch.valid].isfinite().all() for x in found)
     assert (found.learner - found.guider)[batch.valid].abs().max() > 0.1
+
+
+@pytest.mark.parametrize("guider", ["mat", "sable"])
+def test_divergences_are_of_the_learner_from_the_guider_over_available_choices(guider):
+    """sum_a mu(a) log(mu(a) / pi(a)) of probabilities that the policies state when they act. That of the guider from
+    the learner is another number (control).
+    """
+    world = Probe(observe_x, zero_reward, actions=spaces.Discrete(3), mask=torch.tensor([True, False, True]))
+    learner, collector = magpo_learner(world, 8, guider=guider)
+    shaken(learner)
+    timestep = collector.env.reset()
+    mu, pi = (
+        policy.action_distribution(timestep, {}, "sample")["agent"].probability[..., [0, 2]].double()
+        for policy in (learner.guider, learner.policy)
+    )
+    expected, other = ((p * (p / q).log()).sum(-1) for p, q in ((mu, pi), (pi, mu)))
+    batch, found, _ = evaluated(learner, collect_rollout(learner, collector))
+    for x in (0.0, 1.0):
+        env = (timestep.obs["agent"][:, 0, 0] == x).nonzero()[0]
+        assert (expected - other)[env].abs() > 1e-3
+        for kl in (found.guider_kl, found.learner_kl):
+            same = kl[batch.obs["agent"][..., 0] == x].double()
+            torch.testing.assert_close(same, expected[env, 0].expand_as(same), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("guider", "sequence_length"), [("mat", None), ("sable", 4)])

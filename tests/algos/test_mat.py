@@ -15,7 +15,7 @@ from coterie.core.tree import tree_map
 from coterie.envs.worlds.world import Observation, Outcome, World
 from coterie.nets.team_view import VIEW
 from coterie.policies.autoregressive import PLACE
-from learners import collect_rollout, mat_dec_learner, mat_learner, run_policy, targets_of
+from learners import collect_rollout, mat_dec_learner, mat_learner, ppo_learner, run_policy, targets_of
 
 
 def ratios(learner, rollout):
@@ -134,10 +134,17 @@ class EarlyDeath(World):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [mat_learner, mat_dec_learner])
-def test_values_are_those_of_the_team_after_a_death(build):
+@pytest.mark.parametrize(
+    ("build", "settings"),
+    [
+        (mat_learner, {}),
+        (mat_dec_learner, {}),
+        (ppo_learner, {"critic": "joint", "critic_network": "graph", "network": "mlp"}),
+    ],
+)
+def test_values_are_those_of_the_team_after_a_death(build, settings):
     """The values of the dead agent, too, are the discounted reward of the group: 0.81, 0.9, 1."""
-    learner, collector = build(EarlyDeath(), 32, gamma=0.9, lr=1e-2, epochs=8, value_clip_eps=None)
+    learner, collector = build(EarlyDeath(), 32, gamma=0.9, lr=1e-2, epochs=8, value_clip_eps=None, **settings)
     for _ in range(16):
         learner.update(collect_rollout(learner, collector), 0.0)
     rollout = collect_rollout(learner, collector)
@@ -194,11 +201,11 @@ def test_networks_that_are_no_transformer_are_refused():
             config(**given)
 
 
-def test_gradients_of_values_reach_the_encoder():
+@pytest.mark.parametrize("output", [1, 2])
+def test_gradients_of_entropies_and_values_reach_the_encoder(output):
     learner, collector = mat_learner(Probe(observe_age, lambda x, age, d, c: x.view(-1, 1), n=2, length=3))
     batch = tree_map(lambda x: x.flatten(0, 1), targets_of(learner, collect_rollout(learner, collector)).batch)
-    value = learner._evaluate(batch, {})[2]
-    value.sum().backward()
+    learner._evaluate(batch, {})[output].sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in learner.actor.encoder.parameters())
     assert isinstance(learner, MAT)
 

@@ -8,10 +8,11 @@ import torch
 
 from algo_worlds import Everything, Probe, observe_zeros
 from coterie.algos import poca
-from coterie.algos.poca import POCAConfig, group_rewards
+from coterie.algos.poca import POCAConfig, POCALoss, group_rewards
 from coterie.algos.reward_streams import RewardStream
 from coterie.core.tree import tree_leaves
-from groups import Crowd, Sacrifice
+from coterie.functional.returns import bootstrap_masks
+from groups import Crowd, Sacrifice, Shifts
 from learners import collect_rollout, targets_of
 from learners import poca_learner as learner
 from learners import train_poca as train
@@ -51,6 +52,23 @@ def test_sequences_start_with_the_hidden_states_of_the_whole_rollout(rnn):
         metrics = algorithm.update(rollout, 0.0)
         assert metrics["loss/value"] == pytest.approx(loss[..., 0][batch.valid.any(-1)].mean().item(), rel=1e-4)
         assert metrics["loss/baseline"] == pytest.approx(loss[..., 1:][batch.valid].mean().item(), rel=1e-4)
+
+
+def test_the_loss_is_the_weighted_sum_of_its_terms():
+    """1 + 0.5 (4 + 0.25 * 8) - 0.125 * 16, with the terms policy, value, baseline and entropy."""
+    algorithm, collector = learner(Everything(), value_coef=0.5, baseline_coef=0.25, entropy_coef=0.125, epochs=1)
+    numbers = {"policy": 1.0, "value": 4.0, "baseline": 8.0, "entropy": 16.0}
+    terms = POCALoss(*(torch.tensor(numbers.get(name, 0.0)) for name in POCALoss._fields))
+    algorithm.loss_terms = lambda *inputs, **options: terms
+    losses = []
+
+    def step(loss, coefficients):
+        losses.append(loss.item())
+        return torch.zeros(2)
+
+    algorithm.optimizer.step = step
+    algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    assert losses == [2.0]
 
 
 @pytest.mark.parametrize(("share", "rnn"), [("role", "gru"), ("all", "none"), ("none", "gru")])
@@ -109,12 +127,9 @@ def test_the_reward_of_the_group_includes_individual_rewards():
     torch.testing.assert_close(group_rewards(rollout)[..., 0], own[..., 0] + own[..., 1] + own[..., 2] + group)
 
 
-def end_with_each_agent(rollout, centralized, agents_can_die):
-    """The mistake: returns end with the agent."""
-    return correct_masks(rollout, False, agents_can_die)
-
-
-correct_masks = poca.bootstrap_masks
+def end_with_the_first_agent(rollout, agents_can_die):
+    """The mistake: returns of the group end with an agent."""
+    return tuple(mask[..., 0] for mask in bootstrap_masks(rollout, False, agents_can_die))
 
 
 @pytest.mark.parametrize("with_mistake", [False, True])
@@ -123,7 +138,7 @@ def test_the_target_of_a_dying_agent_bootstraps_from_the_value_of_the_group(with
     algorithm, collector = learner(Sacrifice(), td_lambda=0.0, normalize_value=False)
     rollout = collect_rollout(algorithm, collector)
     if with_mistake:
-        monkeypatch.setattr(poca, "bootstrap_masks", end_with_each_agent)
+        monkeypatch.setattr(poca, "team_bootstrap_masks", end_with_the_first_agent)
     algorithm.critic = lambda obs, state, action, present, first, hidden_state: (
         torch.full((*obs["agent"].shape[:2], 1 if action is None else 3, 1), 0.8),
         hidden_state,
@@ -211,6 +226,24 @@ def test_signals_have_values_discounts_and_weights_of_their_own():
     torch.testing.assert_close(batch.target[..., 0, 1][acted], rollout.streams["bonus"][..., 0][acted])
     difference = batch.target[:, :, 0] - batch.value[:, :, 1]
     torch.testing.assert_close(batch.advantage[..., 0], 2.0 * difference[..., 0] + 3.0 * difference[..., 1])
+
+
+def test_a_members_own_signal_ends_before_the_next_life_in_its_slot():
+    """One per step, added up without discount: the second slot has three lives. The return of the group's own signal,
+    its reward, has no such end.
+    """
+    streams = (RewardStream(name="extrinsic"), RewardStream(name="ones", gamma=1.0))
+    algorithm, collector = learner(
+        Shifts(), 2, streams, td_lambda=1.0, gamma=1.0, rollout_length=8, normalize_value=False,
+        normalize_advantage=False,
+    )  # fmt: skip
+    rollout = collect_rollout(algorithm, collector)
+    valid = (rollout.alive[:-1] & rollout.acted[:-1, :, None]).float()
+    values = torch.zeros(9, 2, 1, 2)
+    no = torch.zeros(8, 2, 1, 1, dtype=torch.bool)
+    found = algorithm.returns(replace(rollout, streams={"ones": valid}), values, no, no)
+    assert found[:7, 0, :, 1].T.tolist() == [[7.0, 6, 5, 4, 3, 2, 1], [2.0, 1, 0, 2, 1, 2, 1]]
+    assert found[:7, 0, :, 0].T.tolist() == [[76.0, 65, 54, 44, 33, 22, 11]] * 2
 
 
 @pytest.mark.slow

@@ -245,6 +245,16 @@ def test_dead_agents_leave_nothing_in_the_memory_and_to_later_agents(memory):
     assert torch.equal(one[alive], other[alive])
 
 
+@pytest.mark.parametrize("output", [1, 2])
+def test_gradients_of_entropies_and_values_reach_the_encoder(output):
+    learner, collector = sable_learner(Everything(scouts=False))
+    samples, _ = learner._samples(second_rollout(shaken(learner), collector), 0.0)
+    found = learner._evaluate(samples.batch, samples.hidden_states)[output]
+    found[samples.batch.valid].sum().backward()
+    layers = learner.actor.encoder.layers
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in layers.parameters())
+
+
 def test_agents_that_come_later_do_not_start_an_episode():
     """Only the start of all agents resets the memory of the team."""
     learner, collector = sable_learner(Everything(scouts=False))

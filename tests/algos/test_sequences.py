@@ -12,15 +12,16 @@ from torch import Tensor
 from algo_worlds import Everything
 from coterie.algos import sequences
 from coterie.core.tree import tree_map
-from coterie.core.types import Timestep
-from learners import collect_rollout, ppo_learner
+from coterie.core.types import TIME_LEFT, Timestep
+from coterie.envs.worlds.traffic.junction import Easy
+from learners import collect_rollout, poca_learner, ppo_learner, targets_of
 from policy_cases import draw
 
 
 def flags(alive, first, acted):
     """Returns the flags of T + 1 timesteps of one environment."""
     alive, first = (torch.tensor(x, dtype=torch.bool).unsqueeze(1) for x in (alive, first))
-    return SimpleNamespace(alive=alive, first=first, acted=torch.tensor(acted, dtype=torch.bool).view(-1, 1))
+    return SimpleNamespace(alive=alive, first=first, acted=torch.tensor(acted, dtype=torch.bool).view(-1, 1), state={})
 
 
 def test_a_single_new_agent_does_not_reset_the_critic_of_the_team():
@@ -45,10 +46,41 @@ def test_the_first_timestep_of_a_rollout_begins_an_episode_if_all_agents_alive_a
     assert torch.equal(sequences.timestep_critic_first(timestep, False), timestep.first)
     rollout: Any = SimpleNamespace(
         first=timestep.first.expand(3, -1, -1), alive=timestep.alive.expand(3, -1, -1),
-        acted=torch.tensor([[1, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]]).bool(),
+        acted=torch.tensor([[1, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]]).bool(), state={},
     )  # fmt: skip
     found = sequences.critic_first(rollout, True)
     assert found.squeeze(-1).int().tolist() == [[1, 0, 1, 0], [0, 0, 0, 1], [0, 1, 0, 0]]
+
+
+def test_with_a_step_limit_the_first_timestep_begins_an_episode_if_all_the_time_is_left():
+    """A start with nobody alive; one of two; newcomers that replace all others; nobody alive."""
+    alive = torch.tensor([[0, 0], [1, 0], [0, 1], [0, 0]]).bool().unsqueeze(0)
+    left = torch.tensor([1.0, 1.0, 0.9, 0.9]).view(1, 4, 1)
+    timestep = Timestep({}, {}, {TIME_LEFT: left}, alive, alive, torch.ones(1, 4, dtype=torch.bool))
+    assert sequences.timestep_critic_first(timestep, True).flatten().tolist() == [True, True, False, False]
+    rollout: Any = SimpleNamespace(
+        first=alive.expand(3, -1, -1), alive=alive.expand(3, -1, -1), state={TIME_LEFT: left.expand(3, -1, -1)},
+        acted=torch.tensor([[1, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]]).bool(),
+    )  # fmt: skip
+    found = sequences.critic_first(rollout, True)
+    assert found.squeeze(-1).int().tolist() == [[1, 1, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("build", [ppo_learner, poca_learner])
+def test_the_hidden_state_of_a_critic_ends_with_the_episode_if_the_next_one_starts_with_nobody(build):
+    """Each rollout is an episode of 20 steps with its last timestep, of a junction to which the cars come later."""
+    settings = {"critic": "joint"} if build is ppo_learner else {}
+    learner, collector = build(Easy(Easy.Config()), 4, rnn="gru", rnn_size=4, rollout_length=21, **settings)
+    collect_rollout(learner, collector)
+    before = learner.value_moments, learner._critic_state
+    rollout = collect_rollout(learner, collector)
+    assert not rollout.alive[0].any()
+    found = []
+    for value in (0.0, 5.0):
+        hidden_state = tree_map(lambda x, value=value: torch.full_like(x, value), before[1])
+        learner.value_moments, learner._critic_state = before[0], hidden_state
+        found.append(targets_of(learner, rollout).batch.value)
+    assert torch.equal(*found)
 
 
 def test_sequences_are_ordered_by_time_and_then_by_environment():

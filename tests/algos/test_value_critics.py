@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 
 from coterie.algos.ppo import CentralizedCritic, DecentralizedCritic
-from coterie.nets.config import CentralInputs, NetworkConfig
+from coterie.nets.config import MESSAGE_BODIES, CentralInputs, NetworkConfig
+from coterie.nets.team_view import VIEW, TeamView
 from policy_cases import draw, make_team
 
 TEAM = make_team("discrete")
@@ -41,6 +45,26 @@ def test_a_decentralized_critic_may_read_a_state_that_is_the_same_for_all_agents
         x = torch.cat([obs[name], state.unsqueeze(2).expand(-1, -1, obs[name].shape[2], -1)], -1)
         x = torch.tanh(x @ network.body.layers[0].weight + network.body.layers[0].bias)
         torch.testing.assert_close(value[:, :, agents], x @ network.head.weight + network.head.bias)
+
+
+@pytest.mark.parametrize("body", MESSAGE_BODIES)
+def test_the_value_of_a_dead_agent_is_of_what_the_others_observe(body):
+    """Of all of them, in a critic of the team. Observations of dead agents change nothing. If one guard is alone, the
+    dead one reads the same features, and that it is dead.
+    """
+    config = NetworkConfig((8,), "tanh", body=body, joint=True)
+    critic = DecentralizedCritic(replace(TEAM, agents_can_die=True), 1, config, draw())
+
+    def values(alive: list[bool], changed: str = "") -> torch.Tensor:
+        obs = {name: x + (name == changed) for name, x in observations().items()}
+        view = TeamView(torch.tensor(alive).expand(5, 3, 3), None, {})
+        return critic(obs | {VIEW: view}, None, None, {})[0].squeeze(-1)
+
+    two = values([True, True, False])
+    assert two.equal(values([True, True, False], "scout"))
+    assert not two.isclose(values([True, True, False], "guard")).any()
+    alone = values([True, False, False])
+    assert not alone[..., 0].isclose(alone[..., 1]).any()
 
 
 def test_a_centralized_critic_has_an_output_per_agent_and_signal():

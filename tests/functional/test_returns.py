@@ -13,6 +13,7 @@ from coterie.functional.returns import (
     lambda_return,
     n_step_return,
     present_agents,
+    team_bootstrap_masks,
     terminate_at_limit,
     valid_mask,
 )
@@ -269,9 +270,14 @@ ENDS = {
     "a dies, the last one, and lives again": ("a", "a", "", "A", "", (YES, YES), "a"),
     "both die and live again": ("ab", "ab", "", "AB", "", (YES, YES), "ab"),
     "a dies and lives again while b is truncated": ("ab", "a", "b", "A", "", (NO, YES), "a"),
+    "a dies, the last one, and b appears": ("a", "a", "", "B", "", (YES, YES), "b"),
+    "a is truncated, the last one, and b appears": ("a", "", "a", "B", "", (NO, YES), "b"),
+    "b appears while a is there": ("a", "", "", "aB", "", (NO, NO), "ab"),
+    "all appear again after a step with nobody": ("", "", "", "AB", "", (NO, NO), "ab"),
 }
 """Per case: the agents alive, terminated, truncated and alive afterwards (A: in a new life), the end of the episode;
-the team's masks (terminated, boundary), and the agents whose value the successor's includes."""
+the team's masks (terminated, boundary), and the agents whose value the successor's includes. Agents' masks are those of
+the team, and True where a new life begins."""
 
 
 def flags(agents):
@@ -290,8 +296,9 @@ def test_ends_of_a_team_s_return(case):
         episode_terminated=torch.tensor([[end == "terminated"]]),
         episode_truncated=torch.tensor([[end == "truncated"]]),
     )  # fmt: skip
+    assert [mask.item() for mask in team_bootstrap_masks(rollout, agents_can_die=True)] == list(masks)
     found = bootstrap_masks(rollout, centralized=True, agents_can_die=True)
-    assert [mask.tolist() for mask in found] == [[[[mask] * 2]] for mask in masks]
+    assert [mask.tolist() for mask in found] == [[[[mask or new in alive_after for new in "AB"]]] for mask in masks]
     assert present_agents(rollout).equal(torch.cat([flags(alive), flags(present)]))
     assert valid_mask(rollout, of_team=True).equal(torch.full((1, 1, 2), bool(alive)))
     assert valid_mask(rollout).equal(flags(alive))
@@ -324,6 +331,7 @@ def test_masks_of_a_rollout_are_those_of_its_steps():
     alive, team = valid_mask(rollout), valid_mask(rollout, of_team=True)
     present = present_agents(rollout)
     ends = bootstrap_masks(rollout, centralized=True, agents_can_die=True)
+    together = team_bootstrap_masks(rollout, agents_can_die=True)
     own = [bootstrap_masks(rollout, *flags) for flags in ((False, True), (True, False), (False, False))]
     for t, b in ((t, b) for t in range(5) for b in range(3)):
         acted, later = rollout.acted[t, b].item(), rollout.alive[t + 1, b].tolist()
@@ -332,15 +340,20 @@ def test_masks_of_a_rollout_are_those_of_its_steps():
         assert (alive[t, b].tolist(), team[t, b].tolist()) == (valid, [any(valid)] * 2)
         seen = [there or (cut and not any(later)) for there, cut in zip(later, truncated, strict=True)]
         assert present[t + 1, b].tolist() == seen
-        new = zip(later, terminated, truncated, rollout.first[t + 1, b].tolist(), strict=True)
-        last = any(terminated + truncated) and not any(there and not ((end or cut) and f) for there, end, cut, f in new)
+        new, over = rollout.first[t + 1, b].tolist(), [x or y for x, y in zip(terminated, truncated, strict=True)]
+        last = any(over) and not any(there and not f for there, f in zip(later, new, strict=True))
         ended = rollout.episode_terminated[t, b].item() or (last and not any(truncated))
         boundary = ended or last or rollout.episode_truncated[t, b].item() or not acted
-        assert [mask[t, b].tolist() for mask in ends] == [[ended] * 2, [boundary] * 2]
+        assert [mask[t, b].item() for mask in together] == [ended, boundary]
+        old = zip(rollout.alive[t, b].tolist(), over, new, strict=True)
+        replaced = [acted and f and (end or not there) for there, end, f in old]
+        assert [mask[t, b].tolist() for mask in ends] == [[end or r for r in replaced] for end in (ended, boundary)]
         for found, stop in own:
             assert found[t, b].tolist() == terminated
-            assert stop[t, b].tolist() == [x or y or not acted for x, y in zip(terminated, truncated, strict=True)]
+            assert stop[t, b].tolist() == [x or not acted for x in over]
     assert present[0].equal(rollout.alive[0])
+    alone = [mask[..., 0] for mask in bootstrap_masks(rollout, True, False)]
+    assert all(x.equal(y) for x, y in zip(team_bootstrap_masks(rollout, False), alone, strict=True))
 
 
 def test_rewards_of_agents_are_their_own_plus_their_group_s_or_the_mean_of_the_team():

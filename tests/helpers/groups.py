@@ -64,3 +64,38 @@ class Crowd(World):
 
     def render(self, state, size):
         return np.zeros((size, size, 3), np.uint8)
+
+
+class Shifts(World):
+    """Two slots for seven steps, with a reward of 10 and of 1 per step that an agent is there; agents observe the time.
+
+    The second slot is used by three agents, at times 0 and 1, 3 and 4, 5 and 6. The first one's agent stays to the end,
+    or leaves after time 2, so that nobody of those who were there is left when others come (`leaves`).
+    """
+
+    reset_noise_size = 1
+    LENGTH = 7
+
+    def __init__(self, leaves=False):
+        role = RoleSpec("agent", "agent", ("long", "short"), spaces.Box(0, 9, (1,)), spaces.Discrete(2))
+        self.spec = EnvSpec("shifts", (role,), {}, agents_can_die=True)
+        self._last = 2 if leaves else self.LENGTH
+
+    def reset(self, noise):
+        return {"age": torch.zeros(len(noise))}
+
+    def step(self, state, action, noise):
+        age = state["age"]
+        gone = torch.stack([age == self._last, (age == 1) | (age == 4)], 1)
+        reward = self._alive(age) * torch.tensor([10.0, 1.0])
+        return {"age": age + 1}, Outcome(reward, terminated=age == self.LENGTH - 1, agent_terminated=gone)
+
+    def observe(self, state):
+        age, alive = state["age"], self._alive(state["age"])
+        return Observation({"agent": (age.unsqueeze(1) * alive).unsqueeze(-1)}, {}, {}, alive)
+
+    def _alive(self, age):
+        return torch.stack([age <= self._last, age != 2], 1)
+
+    def render(self, state, size):
+        return np.zeros((size, size, 3), np.uint8)

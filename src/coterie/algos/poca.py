@@ -34,7 +34,14 @@ from coterie.core.seeds import generator
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import HiddenState, Rollout, Timestep
 from coterie.functional.policy_gradient import clipped_policy_loss, clipped_value_error, combined, update_value_moments
-from coterie.functional.returns import bootstrap_masks, lambda_return, present_agents, terminate_at_limit, valid_mask
+from coterie.functional.returns import (
+    lambda_return,
+    present_agents,
+    replaced_agents,
+    team_bootstrap_masks,
+    terminate_at_limit,
+    valid_mask,
+)
 from coterie.functional.statistics import Reduction, explained_variance, masked_mean, standardize
 from coterie.nets.config import Activation, LayerNormKind
 from coterie.nets.entity_critic import HEADS, EntityCritic
@@ -274,10 +281,10 @@ class POCA(ClippedLearner):
         value = old_value * std + mean
         group_value, baseline = value[:, :, :1], value[:, :, 1:]
         values = torch.cat([group_value, last_value * std + mean])  # V [T + 1, B, 1, K]
-        terminated, boundary = bootstrap_masks(rollout, centralized=True, agents_can_die=team.agents_can_die)
+        terminated, boundary = team_bootstrap_masks(rollout, team.agents_can_die)
         valid = valid_mask(rollout)
         any_valid = valid.any(-1, keepdim=True)
-        returns = self.returns(rollout, values, terminated[..., :1, None], boundary[..., :1, None])
+        returns = self.returns(rollout, values, terminated[..., None, None], boundary[..., None, None])
         if self.reward_streams is None:
             advantage = combined(self.advantages(returns, baseline), None) * config.extrinsic_weight
         else:
@@ -331,13 +338,14 @@ class POCA(ClippedLearner):
     def returns(self, rollout: Rollout, values: Tensor, terminated: Tensor, boundary: Tensor) -> Tensor:
         """Returns the targets of values and baselines, lambda-returns; for subclasses to override.
 
-        They are those of the group [T, B, 1, K], or of its members [T, B, N, K] where they differ.
+        They are those of the group [T, B, 1, K], or of its members [T, B, N, K] where they differ. Those of a member's
+        own signals end before the next life in its slot begins.
 
         Args:
             rollout: Experience of the team.
             values: V [T + 1, B, 1, K].
-            terminated: [T, B, 1, 1] bool, see `bootstrap_masks`.
-            boundary: [T, B, 1, 1] bool, see `bootstrap_masks`.
+            terminated: [T, B, 1, 1] bool, see `team_bootstrap_masks`.
+            boundary: [T, B, 1, 1] bool, see `team_bootstrap_masks`.
         """
         config, reward = self.config, group_rewards(rollout)
         ends_alone = config.member_end == "member" and self.team.agents_can_die
@@ -349,6 +357,9 @@ class POCA(ClippedLearner):
             if config.signal_returns == "group" and ends_alone:
                 streams = {name: x.sum(-1, keepdim=True).expand_as(x) for name, x in rollout.streams.items()}
                 rollout = replace(rollout, streams=streams)
+            elif config.signal_returns == "member" and self.team.agents_can_die:
+                is_own = torch.arange(len(self.reward_streams), device=self.device) > 0
+                flags = {name: flag | (replaced_agents(rollout).unsqueeze(-1) & is_own) for name, flag in flags.items()}
             return self.reward_streams.group_returns(
                 rollout, reward, values, **flags, td_lambda=config.td_lambda, summed=summed
             )

@@ -90,7 +90,8 @@ class DecentralizedCritic(nn.Module):
     """Values V(o_i) of each agent's own observation, [.., N, K] for K reward signals.
 
     They may also read `state_size` features of a state, the same for all agents, such as the time left. With a body
-    that sees the team, V_i is of the observations of all agents, and parameters do not depend on their number.
+    that sees the team, V_i is of the observations of all agents, and parameters do not depend on their number. Values
+    of the team's return are also those of dead agents, since rewards after an agent's death belong to its actions.
     """
 
     def __init__(
@@ -105,7 +106,8 @@ class DecentralizedCritic(nn.Module):
         super().__init__()
         outputs = {block.name: num_signals for block in team_blocks(team, config.share_params)}
         sizes = dict.fromkeys(outputs, state_size) if state_size else None
-        self.network = TeamNetwork(team, outputs, config, generator, extra_sizes=sizes)
+        dead = config.joint and team.agents_can_die
+        self.network = TeamNetwork(team, outputs, config, generator, extra_sizes=sizes, reads_dead=dead)
 
     def forward(
         self, obs: dict[str, Tree], state: Tensor | None, first: Tensor | None, hidden_state: HiddenState

@@ -32,7 +32,13 @@ from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator, restore
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import HiddenState, Rollout
-from coterie.functional.returns import bootstrap_masks, lambda_return, present_agents, terminate_at_limit
+from coterie.functional.returns import (
+    bootstrap_masks,
+    lambda_return,
+    present_agents,
+    team_bootstrap_masks,
+    terminate_at_limit,
+)
 from coterie.functional.statistics import Reduction, masked_mean, masked_sum, root_mean_square, valid_count
 from coterie.nets.config import LayerNormKind
 from coterie.nets.mixers import Choices, greedy_actions, taken_actions
@@ -220,9 +226,10 @@ class PQN(OnPolicyLearner, TeamQLearner):
             reward: Rewards before scaling.
             next_value: Q of the next greedy actions among those available.
         """
-        terminated, boundary = bootstrap_masks(rollout, self._mixes, self.team.agents_can_die)
         if self._mixes:
-            terminated, boundary = terminated[..., 0], boundary[..., 0]
+            terminated, boundary = team_bootstrap_masks(rollout, self.team.agents_can_die)
+        else:
+            terminated, boundary = bootstrap_masks(rollout, False, self.team.agents_can_die)
         return lambda_return(
             self._scaled(reward),
             next_value,

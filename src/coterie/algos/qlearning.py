@@ -41,6 +41,7 @@ from coterie.functional.returns import (
     lambda_return,
     n_step_return,
     present_successors,
+    team_bootstrap_masks,
     terminate_at_limit,
 )
 from coterie.functional.statistics import Reduction, masked_mean, masked_sum, valid_count
@@ -293,9 +294,10 @@ class QLearning(OffPolicyLearner, TeamQLearner):
             next_value: Value of the next greedy actions by the target networks.
         """
         config, reward = self.config, self._scaled(reward)
-        terminated, boundary = bootstrap_masks(rollout, self._mixes, self.team.agents_can_die)
         if self._mixes:
-            terminated, boundary = terminated[..., 0], boundary[..., 0]
+            terminated, boundary = team_bootstrap_masks(rollout, self.team.agents_can_die)
+        else:
+            terminated, boundary = bootstrap_masks(rollout, False, self.team.agents_can_die)
         if config.td_lambda is not None:
             return lambda_return(
                 reward,

@@ -117,8 +117,8 @@ class RewardStreams:
             rollout: Experience of the team.
             reward: The environment's reward of the group [T, B, 1].
             value: Values of the group [T + 1, B, 1, K].
-            terminated: [T, B, 1, 1] bool, see `bootstrap_masks`.
-            boundary: [T, B, 1, 1], or [T, B, N, 1] for members, bool, see `bootstrap_masks`.
+            terminated: Bool [T, B, 1, 1] of the group, or [T, B, N, K] of its members, see `team_bootstrap_masks`.
+            boundary: Bool [T, B, 1, 1], or [T, B, N, 1 or K], see `team_bootstrap_masks`.
             td_lambda: Lambda of the returns.
             summed: True to sum the other signals' rewards over the members; False for returns of each member's own.
         """

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.algos.on_policy import own_parts, random_parts
 from coterie.core.errors import UserError
 from coterie.core.tree import Tree, tree_map
-from coterie.core.types import Action, HiddenState, Rollout, Timestep
+from coterie.core.types import TIME_LEFT, Action, HiddenState, Rollout, Timestep
 from coterie.ranks.ranks import ONE, Ranks
 
 _OF_TIMESTEP = frozenset(field.name for field in fields(Timestep))
@@ -165,19 +165,25 @@ def critic_first(rollout: Rollout, centralized: bool) -> Tensor:
 
     An independent critic resets at the first timestep of its agent, a centralized one at the first timestep of the
     episode, which follows the final timestep of the one before. What precedes the rollout is unknown: its first
-    timestep counts as the first of an episode if all agents alive have just appeared.
+    timestep is the first of an episode if all the time up to a known step limit is left. Without such a limit, it
+    counts as one if all agents alive have just appeared, which misses starts with nobody alive, and mistakes for starts
+    the times at which newcomers replace all others.
     """
     if not centralized:
         return rollout.first
-    return torch.cat([_all_new(rollout.first[:1], rollout.alive[:1]), ~rollout.acted[:-1]]).unsqueeze(-1)
+    return torch.cat([_starts(rollout), ~rollout.acted[:-1]]).unsqueeze(-1)
 
 
 def timestep_critic_first(timestep: Timestep, centralized: bool) -> Tensor:
     """Returns the same as `critic_first` for a single timestep with a leading axis of one: [1, B, N] or [1, B, 1]."""
-    return _all_new(timestep.first, timestep.alive).unsqueeze(-1) if centralized else timestep.first
+    return _starts(timestep).unsqueeze(-1) if centralized else timestep.first
 
 
-def _all_new(first: Tensor, alive: Tensor) -> Tensor:
+def _starts(observed: Timestep | Rollout) -> Tensor:
+    """Returns [1, B] bool, True where an episode starts with the first timestep."""
+    if (left := observed.state.get(TIME_LEFT)) is not None:
+        return left[:1, :, 0] == 1
+    first, alive = observed.first[:1], observed.alive[:1]
     return (first == alive).all(-1) & first.any(-1)
 
 

@@ -27,7 +27,7 @@ from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import TIME_LEFT, HiddenState, Rollout, Timestep
 from coterie.functional.policy_gradient import gae
-from coterie.functional.returns import bootstrap_masks, present_agents, team_rewards
+from coterie.functional.returns import present_agents, team_bootstrap_masks, team_rewards
 from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.team import CentralEncoder
 from coterie.nets.team_view import VIEW, TeamView, view_of
@@ -142,13 +142,13 @@ class VDAC(PPO):
     def advantages(self, rollout: Rollout, value: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Returns advantages and lambda-returns of the team, the same for every agent."""
         total = value[..., :1, :]
-        terminated, boundary = bootstrap_masks(rollout, True, self.team.agents_can_die)
+        terminated, boundary = team_bootstrap_masks(rollout, self.team.agents_can_die)
         advantage = gae(
             reward=team_rewards(rollout, self.team.has_group_reward)[..., None, None],
             value=total[:-1],
             next_value=total[1:],
-            terminated=terminated[..., :1, None],
-            boundary=boundary[..., :1, None],
+            terminated=terminated[..., None, None],
+            boundary=boundary[..., None, None],
             gamma=self.config.gamma,
             gae_lambda=self.config.gae_lambda,
         )

@@ -76,11 +76,12 @@ def team_rewards(rollout: Rollout, has_group_reward: bool) -> Tensor:
 
 
 def bootstrap_masks(rollout: Rollout, centralized: bool, agents_can_die: bool) -> tuple[Tensor, Tensor]:
-    """Returns where to drop the successor's value and where to end the trace of a return.
+    """Returns where to drop the successor's value and where to end the trace of each agent's return.
 
-    An independent learner's return ends with its agent. The return of a centralized learner ends with the episode or
-    the last agent of the team, so that rewards after an agent's death still reach its actions. If one of the last
-    agents was truncated, the return bootstraps from it, see `present_agents`, even if others died in that step.
+    An independent learner's return ends with its agent. The return of a centralized learner ends with that of the team,
+    see `team_bootstrap_masks`, so that rewards after an agent's death still reach its actions. It ends, without
+    bootstrapping, before the next life in the agent's slot begins, if one does within the episode: the own rewards of
+    that life, and those of the group from then on, are no longer its own.
 
     Args:
         rollout: Experience of the team.
@@ -92,13 +93,35 @@ def bootstrap_masks(rollout: Rollout, centralized: bool, agents_can_die: bool) -
     """
     if not centralized or not agents_can_die:
         return rollout.terminated, rollout.terminated | rollout.truncated | ~rollout.acted[:-1, :, None]
-    ended = rollout.terminated | rollout.truncated
-    remaining = rollout.alive[1:] & ~(ended & rollout.first[1:])  # a slot whose next life began at once has ended
-    all_ended = ended.any(-1) & ~remaining.any(-1)
+    replaced = replaced_agents(rollout)
+    terminated, boundary = team_bootstrap_masks(rollout, agents_can_die)
+    return terminated.unsqueeze(-1) | replaced, boundary.unsqueeze(-1) | replaced
+
+
+def team_bootstrap_masks(rollout: Rollout, agents_can_die: bool) -> tuple[Tensor, Tensor]:
+    """Returns the same for the return of a team, the rewards of all its agents: [T, B] bool.
+
+    It ends with the episode or the last agent of those that were there; agents that appear at that moment do not
+    continue it. If one of the last agents was truncated, the return bootstraps from it, see `present_agents`, even if
+    others died in that step.
+
+    Args:
+        rollout: Experience of the team.
+        agents_can_die: True if agents can be absent or end before their episode does.
+    """
+    if not agents_can_die:
+        terminated = rollout.terminated[..., 0]
+        return terminated, terminated | rollout.truncated[..., 0] | ~rollout.acted[:-1]
+    remaining = rollout.alive[1:] & ~rollout.first[1:]
+    all_ended = (rollout.terminated | rollout.truncated).any(-1) & ~remaining.any(-1)
     terminated = rollout.episode_terminated | (all_ended & ~rollout.truncated.any(-1))
-    boundary = terminated | all_ended | rollout.episode_truncated | ~rollout.acted[:-1]
-    shape = rollout.terminated.shape
-    return terminated.unsqueeze(-1).expand(shape), boundary.unsqueeze(-1).expand(shape)
+    return terminated, terminated | all_ended | rollout.episode_truncated | ~rollout.acted[:-1]
+
+
+def replaced_agents(rollout: Rollout) -> Tensor:
+    """Returns [T, B, N] bool, the steps after which another life begins in the slot of an agent that is gone."""
+    gone = ~rollout.alive[:-1] | rollout.terminated | rollout.truncated
+    return rollout.first[1:] & gone & rollout.acted[:-1, :, None]
 
 
 def lambda_return(

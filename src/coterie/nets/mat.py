@@ -28,7 +28,7 @@ from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import GAINS, LayerNorm, Linear
 from coterie.nets.team import Block, BlockInputs, team_blocks
-from coterie.nets.team_bodies import apply
+from coterie.nets.team_bodies import apply, fill_dead
 from coterie.nets.team_view import view_of
 
 SMALL_GAIN = 0.01
@@ -254,10 +254,7 @@ class AgentValues(nn.Module):
         """Returns values of tokens [.., N, D], with `alive` [.., N] and a state [.., S] or None."""
         parts = [tokens]
         if self._agents_can_die:
-            alive = alive.unsqueeze(-1)
-            live = torch.where(alive, tokens, 0.0)
-            mean = live.sum(-2, keepdim=True) / alive.sum(-2, keepdim=True).clamp(min=1)
-            parts = [torch.where(alive, tokens, mean), alive.to(tokens.dtype)]
+            parts = [fill_dead(tokens, alive), alive.unsqueeze(-1).to(tokens.dtype)]
         if state is not None:
             parts.append(state.unsqueeze(-2).expand(*tokens.shape[:-1], -1))
         x = by_agent(torch.cat(parts, -1) if len(parts) > 1 else tokens)

@@ -26,7 +26,7 @@ from coterie.nets.encoders import build_encoder, can_share_network, concatenate_
 from coterie.nets.entities import EntityBody, EntityNetwork, require_entities
 from coterie.nets.layers import Linear
 from coterie.nets.recurrent import build_rnn, unroll, zero_hidden_state
-from coterie.nets.team_bodies import TeamBody, build_team_body
+from coterie.nets.team_bodies import TeamBody, build_team_body, fill_dead
 from coterie.nets.team_view import VIEW, TeamView, view_of
 from coterie.nets.user_body import UserTeamBody, build_body
 
@@ -252,7 +252,8 @@ class Readout(nn.Module):
 class MessageLayers(nn.Module):
     """A body that sees the team, and what it reads of every block's agents: [.., n, F] by block.
 
-    Blocks with inputs of different sizes have a linear layer each, to the units of the first hidden layer.
+    Blocks with inputs of different sizes have a linear layer each, to the units of the first hidden layer. With
+    `reads_dead`, dead agents have the mean of the others' features, and a last one says who is alive.
     """
 
     def __init__(
@@ -262,6 +263,7 @@ class MessageLayers(nn.Module):
         generator: torch.Generator,
         *,
         extra_sizes: dict[str, int] | None,
+        reads_dead: bool,
     ):
         super().__init__()
         self.blocks = blocks
@@ -280,7 +282,7 @@ class MessageLayers(nn.Module):
             self.body = UserTeamBody(size, config, config.body, generator)
         else:
             self.body = build_team_body(size, config, generator)
-        self.features = self.body.features
+        self.features, self._reads_dead = self.body.features + reads_dead, reads_dead
 
     def forward(self, obs: dict[str, Tree], extra: dict[str, Tensor] | None) -> dict[str, Tensor]:
         view, parts = view_of(obs), []
@@ -294,6 +296,8 @@ class MessageLayers(nn.Module):
         lead = x.shape[:-2]
         edges = None if view.edges is None else view.edges.flatten(0, -3)
         features = self.body(x.flatten(0, -3), view.alive.flatten(0, -2), edges).unflatten(0, lead)
+        if self._reads_dead:
+            features = torch.cat([fill_dead(features, view.alive), view.alive.unsqueeze(-1).to(features.dtype)], -1)
         return {block.name: features[..., block.start : block.stop, :] for block in self.blocks}
 
 
@@ -310,6 +314,7 @@ class TeamNetwork(nn.Module):
         generator: Source of the initial weights.
         head_gain: Gain of the orthogonal initialization of the output layer.
         extra_sizes: Number of inputs besides observations, by block; None: no further inputs.
+        reads_dead: With a body that sees the team, outputs of dead agents depend on what the others observe.
     """
 
     def __init__(
@@ -321,13 +326,16 @@ class TeamNetwork(nn.Module):
         *,
         head_gain: float = 1.0,
         extra_sizes: dict[str, int] | None = None,
+        reads_dead: bool = False,
     ):
         super().__init__()
         self.blocks = team_blocks(team, config.share_params)
         self.config, self.num_agents = config, team.n
         self.messages = None
         if config.sees_team:
-            self.messages = MessageLayers(self.blocks, config, generator, extra_sizes=extra_sizes)
+            self.messages = MessageLayers(
+                self.blocks, config, generator, extra_sizes=extra_sizes, reads_dead=reads_dead
+            )
         networks: dict[str, BlockNetwork | EntityNetwork | Readout] = {}
         for block in self.blocks:
             extra_size, out_features = 0 if extra_sizes is None else extra_sizes[block.name], outputs[block.name]

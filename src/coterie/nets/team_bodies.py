@@ -38,6 +38,13 @@ def masked_softmax(score: Tensor, visible: Tensor) -> Tensor:
     return torch.where(visible, weight, 0.0)
 
 
+def fill_dead(features: Tensor, alive: Tensor) -> Tensor:
+    """Returns features [.., N, F], of dead agents the mean of those that are alive [.., N]; zeros if nobody is."""
+    alive = alive.unsqueeze(-1)
+    mean = torch.where(alive, features, 0.0).sum(-2, keepdim=True) / alive.sum(-2, keepdim=True).clamp(min=1)
+    return torch.where(alive, features, mean)
+
+
 def apply(layer: nn.Module, x: Tensor) -> Tensor:
     """Applies a layer of rows [M, in] to [.., in]."""
     return layer(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
