@@ -13,12 +13,11 @@ from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState
 from coterie.kernels import switch
 from coterie.kernels.attention import Projections, attention
-from coterie.kernels.mlp import mlp
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import Activation, NetworkConfig
 from coterie.nets.encoders import build_encoder
 from coterie.nets.joint_actions import action_size, encode_actions
-from coterie.nets.layers import ACTIVATIONS, Linear
+from coterie.nets.layers import Linear, activated
 from coterie.nets.recurrent import build_rnn, unroll, zero_hidden_state
 from coterie.nets.user_body import build_body
 
@@ -35,7 +34,7 @@ class EntityEncoder(nn.Module):
         super().__init__()
         self.role = role
         self.encoder = build_encoder(role.observation_space, None, generator)
-        self.activation, self.activation_name = ACTIVATIONS[activation], activation
+        self.activation: Activation = activation
         obs_size = self.encoder.features + state_size
         self.obs_layer = Linear(obs_size, size, gain=1.0, generator=generator)
         self.obs_action_layer = Linear(obs_size + action_size(role.action), size, gain=1.0, generator=generator)
@@ -58,11 +57,7 @@ class EntityEncoder(nn.Module):
     def _embed(self, layer: Linear, x: Tensor, alive: Tensor | None) -> Tensor:
         if alive is not None:  # before the product, where it would reach the gradient of the weights
             x = torch.where(alive.unsqueeze(-1), x, 0.0)
-        rows = x.flatten(0, -2)
-        weight, bias = [layer.weight], [layer.bias]
-        out = mlp(rows, weight, bias, activation=self.activation_name, activated=1) if switch.on else None
-        out = self.activation(layer(rows)) if out is None else out
-        return out.unflatten(0, x.shape[:-1])
+        return activated(layer, x.flatten(0, -2), self.activation).unflatten(0, x.shape[:-1])
 
 
 class EntityCritic(nn.Module):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from coterie.core import precision
 from coterie.kernels import switch
 from coterie.kernels.mlp import mlp
-from coterie.nets.config import Init, NetworkConfig
+from coterie.nets.config import Activation, Init, NetworkConfig
 
 GAINS: dict[str, float] = {"tanh": 5 / 3, "relu": 2**0.5, "elu": 2**0.5, "gelu": 2**0.5, "silu": 2**0.5}
 """Gains of orthogonal weights that preserve the scale of activations."""
@@ -139,6 +139,13 @@ class Linear(nn.Module):
         padding = (0, _PADDED_COLUMNS - columns)
         padded = product(nn.functional.pad(self.bias, padding), x, nn.functional.pad(self.weight, padding))
         return padded[..., :columns].contiguous()
+
+
+def activated(layer: Linear, x: Tensor, activation: Activation) -> Tensor:
+    """Returns the activation of a layer's outputs: x [M, in] to [M, out]."""
+    if switch.on and (out := mlp(x, [layer.weight], [layer.bias], activation=activation, activated=1)) is not None:
+        return out
+    return ACTIVATIONS[activation](layer(x))
 
 
 class MLP(nn.Module):
