@@ -217,7 +217,7 @@ def _qmix_value(q: Tensor, state: Tensor, layers: Sequence[Tensor], _save: bool)
 
 
 def _attention(draw: Draw) -> Call:
-    samples, entities, units, heads = draw.size(0, 1, 5, 60), draw.size(1, 4, 12), draw.size(32, 64), draw.size(1, 2)
+    samples, entities, units, heads = draw.size(1, 5, 60), draw.size(1, 4, 12), draw.size(32, 64), draw.size(1, 2)
     contexts = draw.integers(entities, draw.size(1, 3), draw.size(1, 5))
     x, present = draw.tensor(samples, entities, units), draw.flags(samples, entities) if draw.size(0, 1) else None
     parameters = [0.3 * draw.tensor(*size) for size in ((units, 3 * units), (3 * units,), (units, units), (units,))]
@@ -254,7 +254,49 @@ def _attended(
     return torch.stack(means, 1)
 
 
-MAKERS = (_attention, _categorical, _categorical_backward, _policy_loss, _value_loss, _adam, _mlp, _recurrent, _qmix)
+def _attend(draw: Draw) -> Call:
+    samples, queries, members = draw.size(0, 1, 5, 60), draw.size(0, 1, 4), draw.size(1, 3, 12)
+    units, heads = draw.size(32, 64), draw.size(1, 2)
+    query, key, value = (draw.tensor(samples, n, units) for n in (queries, members, members))
+    visible = draw.flags(samples, queries, members) if draw.size(0, 1) else None
+    if draw.size(0, 1):
+        return "attend", [query, key, value, visible, heads, bool(draw.size(0, 1))], _attended_by_queries
+    weights = torch.ops.coterie.attend(query, key, value, visible, heads, True)[1]
+    grad = draw.tensor(samples, queries, units)
+    return "attend_backward", [grad, query, key, value, visible, weights, heads], _query_gradient
+
+
+def _query_gradient(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, _weights: Tensor, heads: int
+) -> Tensor:
+    query = query.detach().requires_grad_()
+    out = _attended_by_queries(query, key, value, visible, heads, True)
+    return torch.autograd.grad(out, query, grad)[0]
+
+
+def _attended_by_queries(
+    query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, heads: int, _save: bool
+) -> Tensor:
+    q, k, v = (x.unflatten(-1, (heads, -1)) for x in (query, key, value))
+    score = torch.einsum("mqhd,mnhd->mhqn", q, k) / q.shape[-1] ** 0.5
+    if visible is not None:
+        score = score.masked_fill(~visible.unsqueeze(1), torch.finfo(score.dtype).min)
+    weight = score.softmax(-1) if visible is None else score.softmax(-1) * visible.unsqueeze(1)
+    return torch.einsum("mhqn,mnhd->mqhd", weight, v).flatten(-2)
+
+
+MAKERS = (
+    _attend,
+    _attention,
+    _categorical,
+    _categorical_backward,
+    _policy_loss,
+    _value_loss,
+    _adam,
+    _mlp,
+    _recurrent,
+    _qmix,
+)
 
 
 def _spoiled_tensor(x: Tensor, draw: Draw) -> Tensor:

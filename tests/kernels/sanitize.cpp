@@ -38,6 +38,9 @@
                                      int);                                                                             \
   void coterie_attention_backward_##S(const int64_t*, const T*, const bool*, const int64_t*, const T* const*, T*,      \
                                       const T*, T* const*, int);                                                       \
+  void coterie_attend_forward_##S(const int64_t*, const double*, const T* const*, const bool*, T*, T*, int);           \
+  void coterie_attend_backward_##S(const int64_t*, const double*, const T* const*, const bool*, const T*, const T*,    \
+                                   T* const*, int);                                                                    \
   }
 DECLARE(float, f32)
 DECLARE(double, f64)
@@ -146,6 +149,23 @@ struct Blocks {
         coterie_attention_backward_##S(n, x, present, slots.data(), p.pointers.data(), saved, grad, d.pointers.data(), \
                                        threads);                                                                       \
       }                                                                                                                \
+    }                                                                                                                  \
+  }                                                                                                                    \
+  void check_attend_##S(int64_t samples, int64_t queries, int64_t members, int threads) {                              \
+    const int64_t units = 32, heads = 2;                                                                               \
+    const double scale = 0.25;                                                                                         \
+    const int64_t n[] = {samples, queries, units, heads, members, queries * units, units, members * units, units,      \
+                         queries * members, members, 1, queries * units, units, queries * units, units, members * units,\
+                         units};                                                                                       \
+    Blocks<T> p, d;                                                                                                    \
+    for (Blocks<T>* x : {&p, &d})                                                                                      \
+      x->add(samples * queries * units), x->add(samples * members * units), x->add(samples * members * units);         \
+    Block<T> out(samples * queries * units), weights(samples * queries * heads * members);                             \
+    const auto some = flags(samples * queries * members);                                                              \
+    for (const bool* visible : {static_cast<const bool*>(nullptr), static_cast<const bool*>(some.get())}) {            \
+      for (T* keep : {static_cast<T*>(nullptr), static_cast<T*>(weights)})                                             \
+        coterie_attend_forward_##S(n, &scale, p.pointers.data(), visible, out, keep, threads);                         \
+      coterie_attend_backward_##S(n, &scale, p.pointers.data(), visible, weights, out, d.pointers.data(), threads);    \
     }                                                                                                                  \
   }                                                                                                                    \
   void check_mixing_##S(int64_t rows, std::vector<int64_t> widths, int threads) {                                      \
@@ -271,6 +291,7 @@ struct Blocks {
             if (!normed) check_mlp_##S(sets, rows, {3, 33, 17, 5}, 2, 2, 0, threads);                                  \
             if (rows < 100 && !normed) check_mlp_##S(sets, rows, {19, 300, 257, 5}, 2, 0, 0, threads);                 \
           }                                                                                                            \
+        for (int64_t members : {1, 3, 30}) check_attend_##S(rows, 2, members, threads);                                \
         for (int64_t entities : {1, 5, 30}) check_attention_##S(rows, entities, 3, threads);                           \
         check_mixing_##S(rows, {3, 7, 17, 5}, threads);                                                                \
         check_mixing_##S(rows, {1, 1, 16, 1}, threads);                                                                \

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import pytest
@@ -22,7 +21,6 @@ from coterie.nets.team_bodies import (
     TransformerLayer,
     build_team_body,
     heard_agents,
-    masked_softmax,
 )
 
 KINDS = ("commnet", "ic3net", "tarmac", "graph", "attention")
@@ -180,14 +178,6 @@ def test_gates_are_open_at_first_close_below_zero_and_learn_by_the_gradient_of_t
     )  # pyright: ignore
     (found,) = torch.autograd.grad((layers(h.detach(), alive, None) * weight).sum(), layers.gate.bias)  # pyright: ignore
     torch.testing.assert_close(found, (wanted * likely * (1 - likely)).sum().detach().reshape(1))
-
-
-def test_softmax_over_visible_entries_in_numbers() -> None:
-    score = torch.tensor([[math.log(1.0), math.log(3.0), 50.0], [1.0, 2.0, 3.0]], requires_grad=True)
-    weight = masked_softmax(score, torch.tensor([[True, True, False], [False, False, False]]))
-    torch.testing.assert_close(weight, torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]))
-    weight[:, 1].sum().backward()
-    torch.testing.assert_close(score.grad, torch.tensor([[-0.1875, 0.1875, 0.0], [0.0, 0.0, 0.0]]))
 
 
 def test_agents_hear_those_alive_along_edges() -> None:

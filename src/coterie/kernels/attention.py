@@ -1,4 +1,6 @@
-"""Residual attention between entities in several contexts as one operator, `torch.ops.coterie.attention`."""
+"""Attention as operators: `torch.ops.coterie.attend`, of queries to keys and values, and `torch.ops.coterie.attention`,
+residual attention between entities in several contexts.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,152 @@ from coterie.kernels.native import Operator
 
 _LINE = 64  # bytes of the longest vectors, which the units of a head fill
 _MOST_UNITS = 1024
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, heads: int) -> Tensor | None:
+    """What queries attend to, see `coterie.nets.attention.attend`.
+
+    None if there is no kernel for the types, the sizes or the device.
+    """
+    if not native.is_supported(query, key, value) or not _has_kernel(query, heads):
+        return None
+    return _ATTEND(query, key, value, visible, heads, torch.is_grad_enabled())[0]
+
+
+def _has_kernel(x: Tensor, heads: int) -> bool:
+    """Returns True if the units of each of the heads fill vectors."""
+    units = x.shape[-1]
+    return 0 < units <= _MOST_UNITS and units % heads == 0 and units // heads % (_LINE // x.element_size()) == 0
+
+
+def _check_attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, heads: int) -> None:
+    """Raises an error for arguments that a C function would read as something else."""
+    if query.ndim != 3 or key.ndim != 3 or heads < 1 or not _has_kernel(query, heads):
+        raise ValueError(
+            f"attend: queries {list(query.shape)} and keys {list(key.shape)} with {heads} heads, expected [M, Q, E] "
+            "and [M, N, E], with heads that fill vectors."
+        )
+    floats, (samples, queries, units) = native.float_type("attend", query), query.shape
+    members = key.shape[1]
+    native.check(
+        "attend",
+        ("query", query, floats, query.shape),
+        ("key", key, floats, (samples, members, units)),
+        ("value", value, floats, key.shape),
+    )
+    if visible is not None:
+        all_alike = [size == 1 for size in visible.shape[:2]] if visible.ndim == 3 else [False, False]
+        seen = [1 if alike else size for alike, size in zip(all_alike, (samples, queries), strict=True)]
+        native.check("attend", ("visible", visible, torch.bool, (*seen, members)))
+
+
+def _with_rows(x: Tensor) -> Tensor:
+    """Returns x [M, N, E] such that the units of a row follow one another."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _like(x: Tensor, *, zero: bool = False) -> Tensor:
+    """Returns a dense tensor with the shape of x [M, N, E], whose outer axis in memory is that of x."""
+    make = x.new_zeros if zero else x.new_empty
+    samples, tokens, units = x.shape
+    return make(samples, tokens, units) if x.stride(0) >= x.stride(1) else make(tokens, samples, units).transpose(0, 1)
+
+
+def _rows_of_attend(
+    query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Returns the arguments as the C functions read them: keys and values have the same strides."""
+    query, key, value = _with_rows(query), _with_rows(key), _with_rows(value)
+    if key.stride() != value.stride():
+        key, value = key.contiguous(), value.contiguous()
+    if visible is not None:
+        visible = visible.expand(len(query), query.shape[1], key.shape[1])
+    return query, key, value, visible
+
+
+def _sizes_of_attend(query: Tensor, key: Tensor, visible: Tensor | None, heads: int, *more: Tensor):
+    strides = (0, 0, 0) if visible is None else visible.stride()
+    axes = [stride for x in (query, key) for stride in x.stride()[:2]]
+    more_axes = [stride for x in more for stride in x.stride()[:2]]
+    return native.integers(*query.shape[:2], query.shape[2], heads, key.shape[1], *axes, *strides, *more_axes)
+
+
+def _scale(query: Tensor, heads: int):
+    return native.reals((query.shape[-1] // heads) ** -0.5)
+
+
+def _weights_of_attend(query: Tensor, key: Tensor, heads: int, save: bool) -> Tensor:
+    """Returns the tensor of attention weights [M, Q, heads, N]; empty if they are not saved."""
+    return query.new_empty((*query.shape[:2], heads, key.shape[1]) if save else (0,))
+
+
+def _attend_forward(query, key, value, visible, heads, save):
+    _check_attend(query, key, value, visible, heads)
+    query, key, value, visible = _rows_of_attend(query, key, value, visible)
+    out, weights = _like(query), _weights_of_attend(query, key, heads, save)
+    sizes, scale = _sizes_of_attend(query, key, visible, heads, out), _scale(query, heads)
+    tokens = native.pointers((query, key, value))
+    native.call("attend_forward", query.dtype, sizes, scale, tokens, visible, out, weights if save else None)
+    return out, weights
+
+
+def _fake_attend_forward(query, key, value, visible, heads, save):
+    return _like(_with_rows(query)), _weights_of_attend(query, key, heads, save)
+
+
+def _attend_backward(grad, query, key, value, visible, weights, heads):
+    _check_attend(query, key, value, visible, heads)
+    native.check(
+        "attend_backward",
+        ("grad", grad, query.dtype, query.shape),
+        ("weights", weights, query.dtype, (*query.shape[:2], heads, key.shape[1])),
+    )
+    found = _fake_attend_backward(grad, query, key, value, visible, weights, heads)
+    query, key, value, visible = _rows_of_attend(query, key, value, visible)
+    grad, weights = _with_rows(grad), weights.contiguous()
+    sizes, scale = _sizes_of_attend(query, key, visible, heads, grad, *found[:2]), _scale(query, heads)
+    tokens, gradients = native.pointers((query, key, value)), native.pointers(found)
+    native.call("attend_backward", query.dtype, sizes, scale, tokens, visible, weights, grad, gradients)
+    return found
+
+
+def _fake_attend_backward(grad, query, key, value, visible, weights, heads):
+    key = _with_rows(key)
+    return [_like(_with_rows(query), zero=True), _like(key, zero=True), _like(key, zero=True)]
+
+
+class _Attend(torch.autograd.Function):
+    """The operator with its gradient."""
+
+    @staticmethod
+    def forward(ctx, query, key, value, visible, heads, save):  # type: ignore[override]
+        out, weights = _ATTEND.without_gradient(query, key, value, visible, heads, save)
+        ctx.save_for_backward(query, key, value, visible, weights)
+        ctx.heads = heads
+        ctx.mark_non_differentiable(weights)
+        ctx.set_materialize_grads(False)
+        return out, weights
+
+    @staticmethod
+    def backward(ctx, grad, _):  # type: ignore[override]
+        if grad is None:
+            return (None,) * 6
+        return *_ATTEND_BACKWARD(grad, *ctx.saved_tensors, ctx.heads), None, None, None
+
+
+_ATTEND_BACKWARD = Operator(
+    "attend_backward",
+    "(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? visible, Tensor weights, int heads) -> Tensor[]",
+    _attend_backward,
+    _fake_attend_backward,
+)
+_ATTEND = Operator(
+    "attend",
+    "(Tensor query, Tensor key, Tensor value, Tensor? visible, int heads, bool save) -> (Tensor, Tensor)",
+    _attend_forward,
+    _fake_attend_forward,
+)
+_ATTEND.set_gradient(_Attend.apply)
 
 
 class Projections(NamedTuple):
@@ -44,10 +192,7 @@ def attention(
     Returns:
         [M, C, E]; None if there is no kernel for the types, the sizes or the device.
     """
-    units = x.shape[-1]
-    if not native.is_supported(x, *parameters) or units % heads or units > _MOST_UNITS:
-        return None
-    if units // heads % (_LINE // x.element_size()):
+    if not native.is_supported(x, *parameters) or not _has_kernel(x, heads):
         return None
     return _OPERATOR(x, present, contexts, *parameters, heads, torch.is_grad_enabled())[0]
 

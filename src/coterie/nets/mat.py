@@ -23,6 +23,7 @@ from coterie.core.device_constants import constant
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState
+from coterie.nets.attention import attend
 from coterie.nets.autoregressive import AgentOrder, AutoregressiveActor, in_order, order_of
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import NetworkConfig
@@ -87,7 +88,7 @@ class Attention(nn.Module):
     A single head has one matrix in place of W_q W_k^T, and one in place of W_v W, which are the same functions with
     half the products.
 
-    Tokens are [agents, M, D].
+    Tokens are [M, agents, D].
     """
 
     def __init__(self, sizes: TransformerSizes, generator: torch.Generator):
@@ -101,69 +102,25 @@ class Attention(nn.Module):
         self.norm = LayerNorm(size, None)
 
     def forward(self, x: Tensor, y: Tensor, visible: Tensor | None) -> Tensor:
-        """Returns tokens [Q, M, D].
+        """Returns tokens [M, Q, D].
 
         Args:
-            x: Tokens that attend [Q, M, D].
-            y: Tokens that are attended to [E, M, D].
-            visible: [Q, E, M or 1] bool; None: all.
+            x: Tokens that attend [M, Q, D].
+            y: Tokens that are attended to [M, E, D].
+            visible: [M or 1, Q, E] bool; None: all.
         """
         return self.mix(x, apply(self.query, x), self.keys_and_values(y), visible)
 
     def keys_and_values(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns keys and values [E, M, D] of tokens."""
+        """Returns keys and values [M, E, D] of tokens."""
         if self.key_value is None:
             return y, y
         key, value = apply(self.key_value, y).chunk(2, -1)
         return key, value
 
     def mix(self, x: Tensor, query: Tensor, found: tuple[Tensor, Tensor], visible: Tensor | None) -> Tensor:
-        """Returns the result for tokens x [Q, M, D] with given queries [Q, M, D], keys and values [E, M, D]."""
-        query, key, value = (part.unflatten(-1, (self.heads, -1)) for part in (query, *found))
-        query = query * query.shape[-1] ** -0.5
-        visible = None if visible is None else visible.unsqueeze(-1)
-        attend = _attend_few if len(key) <= FEW_AGENTS else _attend_many
-        return self.norm(x + apply(self.out, attend(query, key, value, visible).flatten(-2)))
-
-
-FEW_AGENTS = 4
-"""Up to so many agents are attended to by sums over pairs, which are faster than products of small matrices: with three
-agents, 1,000 samples and 32 features four times as fast with one thread of an AMD EPYC.
-"""
-
-
-def _attend_few(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
-    """Returns sum_j softmax_j(q k_j) v_j [Q, M, H, d] for queries [Q, M, H, d], keys and values [E, M, H, d].
-
-    `visible` is [Q, E, M or 1, 1] bool; None: all.
-    """
-    score = (query.unsqueeze(1) * key).sum(-1)  # [Q, E, M, H]
-    return (_weights(score, visible, 1).unsqueeze(-1) * value).sum(1)
-
-
-def _attend_many(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
-    """The same by products of matrices."""
-    query, key, value = (part.permute(1, 2, 0, 3) for part in (query, key, value))  # [M, H, agents, d]
-    visible = None if visible is None else visible.permute(2, 3, 0, 1)
-    return (_weights(query @ key.transpose(-1, -2), visible, -1) @ value).permute(2, 0, 1, 3)
-
-
-def _weights(score: Tensor, visible: Tensor | None, dim: int) -> Tensor:
-    """Returns the softmax of scores where `visible`; zeros elsewhere, also where nothing is visible."""
-    if visible is None:
-        return score.softmax(dim)
-    weight = torch.where(visible, score, torch.finfo(score.dtype).min).softmax(dim)
-    return torch.where(visible, weight, 0.0)
-
-
-def by_agent(x: Tensor) -> Tensor:
-    """Returns x [.., N, D] as [N, M, D], in which layers compute."""
-    return x.flatten(0, -3).transpose(0, 1)
-
-
-def by_sample(x: Tensor, lead: torch.Size) -> Tensor:
-    """Returns x [N, M, D] as [*lead, N, D]."""
-    return x.transpose(0, 1).unflatten(0, lead)
+        """Returns the result for tokens x [M, Q, D] with given queries [M, Q, D], keys and values [M, E, D]."""
+        return self.norm(x + apply(self.out, attend(query, *found, visible, self.heads)))
 
 
 class AgentEmbedding(nn.Module):
@@ -212,14 +169,11 @@ class AgentEncoder(nn.Module):
         self.feed_forward = nn.ModuleList(FeedForward(sizes.features, generator) for _ in range(sizes.blocks))
 
     def forward(self, obs: dict[str, Tree]) -> Tensor:
-        view, x = view_of(obs), by_agent(self.embedding(obs))
-        visible = None
-        if self._agents_can_die:
-            alive = by_agent(view.alive.unsqueeze(-1)).squeeze(-1)
-            visible = alive.unsqueeze(1) & alive
+        alive, x = view_of(obs).alive, self.embedding(obs).flatten(0, -3)
+        visible = _visible(alive) if self._agents_can_die else None
         for attention, feed_forward in zip(self.attention, self.feed_forward, strict=True):
             x = feed_forward(attention(x, x, visible))
-        return by_sample(x, view.alive.shape[:-1])
+        return x.unflatten(0, alive.shape[:-1])
 
 
 class AgentValues(nn.Module):
@@ -257,8 +211,7 @@ class AgentValues(nn.Module):
             parts = [fill_dead(tokens, alive), alive.unsqueeze(-1).to(tokens.dtype)]
         if state is not None:
             parts.append(state.unsqueeze(-2).expand(*tokens.shape[:-1], -1))
-        x = by_agent(torch.cat(parts, -1) if len(parts) > 1 else tokens)
-        return by_sample(apply(self.head, x), tokens.shape[:-2])
+        return apply(self.head, torch.cat(parts, -1) if len(parts) > 1 else tokens)
 
 
 class EncoderCritic(nn.Module):
@@ -299,22 +252,22 @@ class DecoderBlock(nn.Module):
         self.feed_forward = FeedForward(sizes.features, generator)
 
     def forward(self, x: Tensor, y: Tensor, visible: Tensor) -> Tensor:
-        """Returns tokens [N, M, D] of agents x and actions y in order [N, M, D]; visible: [N, N, M or 1] bool."""
+        """Returns tokens [M, N, D] of agents x and actions y in order [M, N, D]; visible: [M or 1, N, N] bool."""
         return self.feed_forward(self.agents(x, self.actions(y, y, visible), visible))
 
 
 @dataclass
 class Cache:
-    """Keys and values [1, B, D] of the places so far."""
+    """Keys and values [B, 1, D] of the places so far."""
 
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
 
     def add(self, found: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Adds those of a place and returns those of all [m, B, D]."""
+        """Adds those of a place and returns those of all [B, m, D]."""
         self.keys.append(found[0])
         self.values.append(found[1])
-        return torch.cat(self.keys), torch.cat(self.values)
+        return torch.cat(self.keys, 1), torch.cat(self.values, 1)
 
 
 @dataclass
@@ -322,9 +275,9 @@ class Decoding:
     """State of the decoder while acting.
 
     Attributes:
-        tokens: Tokens of the encoder in order [N, B, D].
-        queries: Their queries in each block [N, B, D].
-        alive: [N, B] bool in order; None: all agents are alive.
+        tokens: Tokens of the encoder in order [B, N, D].
+        queries: Their queries in each block [B, N, D].
+        alive: [B, N] bool in order; None: all agents are alive.
         caches: Of both attentions of each block.
     """
 
@@ -373,21 +326,21 @@ class MATActor(AutoregressiveActor):
     def start(self, obs: dict[str, Tree], first: Tensor, hidden_state: HiddenState) -> Decoding:
         order = order_of(view_of(obs).place)
         tokens = self.encoder(obs)
-        tokens = by_agent(tokens if order is None else order.arrange(tokens))
-        alive = in_order(view_of(obs).alive, order).T if self.agents_can_die else None
+        tokens = tokens if order is None else order.arrange(tokens)
+        alive = in_order(view_of(obs).alive, order) if self.agents_can_die else None
         queries = [apply(block.agents.query, tokens) for block in self._blocks]
         return Decoding(tokens, queries, alive, [(Cache(), Cache()) for _ in queries])
 
     def step(self, decoding: Decoding, place: int, token: Tensor) -> Tensor:
         own = slice(place, place + 1)
-        x, y = decoding.tokens[own], self.norm(gelu(token)).unsqueeze(0)
-        visible = None if decoding.alive is None else decoding.alive[: place + 1].unsqueeze(0)
+        x, y = decoding.tokens[:, own], self.norm(gelu(token)).unsqueeze(1)
+        visible = None if decoding.alive is None else decoding.alive[:, : place + 1].unsqueeze(1)
         for block, queries, (actions, agents) in zip(self._blocks, decoding.queries, decoding.caches, strict=True):
             known = actions.add(block.actions.keys_and_values(y))
             y = block.actions.mix(y, apply(block.actions.query, y), known, visible)
             known = agents.add(block.agents.keys_and_values(y))
-            y = block.feed_forward(block.agents.mix(x, queries[own], known, visible))
-        return y.squeeze(0)
+            y = block.feed_forward(block.agents.mix(x, queries[:, own], known, visible))
+        return y.squeeze(1)
 
     def features(
         self, obs: dict[str, Tree], action: dict[str, Action], first: Tensor | None, hidden_state: HiddenState
@@ -398,15 +351,14 @@ class MATActor(AutoregressiveActor):
         """Returns the features of agents in order [.., N, D], from the encoder's tokens by agent [.., N, D]."""
         view = view_of(obs)
         order: AgentOrder | None = order_of(view.place)
-        x = by_agent(tokens if order is None else order.arrange(tokens))
-        y = self.norm(gelu(by_agent(self.tokens_before(obs, action, order))))
+        x = (tokens if order is None else order.arrange(tokens)).flatten(0, -3)
+        y = self.norm(gelu(self.tokens_before(obs, action, order).flatten(0, -3)))
         visible = _causal(self.num_agents, x.device)
         if self.agents_can_die:
-            alive = by_agent(in_order(view.alive, order).unsqueeze(-1)).squeeze(-1)
-            visible = visible & alive.unsqueeze(1) & alive
+            visible = visible & _visible(in_order(view.alive, order))
         for block in self._blocks:
             y = block(x, y, visible)
-        return by_sample(y, tokens.shape[:-2])
+        return y.unflatten(0, tokens.shape[:-2])
 
     @property
     def _blocks(self) -> Sequence[Any]:
@@ -415,6 +367,12 @@ class MATActor(AutoregressiveActor):
 
 
 def _causal(agents: int, device: torch.device) -> Tensor:
-    """Returns [N, N, 1] bool, True where the second agent is not after the first."""
+    """Returns [1, N, N] bool, True where the second agent is not after the first."""
     places = constant(range(agents), device, torch.int64)
-    return (places <= places.unsqueeze(1)).unsqueeze(-1)
+    return (places <= places.unsqueeze(1)).unsqueeze(0)
+
+
+def _visible(alive: Tensor) -> Tensor:
+    """Returns [M, N, N] bool, True where both agents are alive [.., N]."""
+    alive = alive.flatten(0, -2)
+    return alive.unsqueeze(-1) & alive.unsqueeze(-2)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
+from coterie.nets.attention import attend, masked_softmax
 from coterie.nets.config import NetworkConfig
 from coterie.nets.layers import GAINS, MLP, LayerNorm, Linear
 
@@ -30,12 +31,6 @@ def heard_agents(alive: Tensor, edges: Tensor | None, *, self_loops: bool) -> Te
     if edges is not None:
         heard = heard & (edges | own)
     return heard if self_loops else heard & ~own
-
-
-def masked_softmax(score: Tensor, visible: Tensor) -> Tensor:
-    """Softmax over the last axis where `visible`; zeros elsewhere, also in rows where nothing is visible."""
-    weight = torch.where(visible, score, torch.finfo(score.dtype).min).softmax(-1)
-    return torch.where(visible, weight, 0.0)
 
 
 def fill_dead(features: Tensor, alive: Tensor) -> Tensor:
@@ -241,14 +236,12 @@ class TransformerLayer(nn.Module):
             queries: Number Q of the first tokens that are computed; None: all.
         """
         normal, x = self.first_norm(x), x if queries is None else x[:, :queries]
-        query = apply(self.query, normal if queries is None else normal[:, :queries]).unflatten(-1, (self.heads, -1))
+        query = apply(self.query, normal if queries is None else normal[:, :queries])
         if queries == 1:
-            mixed = self._mixed_for_one(query[:, 0], normal, visible)
+            mixed = self._mixed_for_one(query[:, 0].unflatten(-1, (self.heads, -1)), normal, visible)
         else:
-            key, value = (part.unflatten(-1, (self.heads, -1)) for part in apply(self.key_value, normal).chunk(2, -1))
-            score = torch.einsum("bqhd,bkhd->bhqk", query, key) * query.shape[-1] ** -0.5
-            weight = score.softmax(-1) if visible is None else masked_softmax(score, visible.unsqueeze(1))
-            mixed = torch.einsum("bhqk,bkhd->bqhd", weight, value).flatten(-2)
+            key, value = apply(self.key_value, normal).chunk(2, -1)
+            mixed = attend(query, key, value, visible, self.heads)
         y = x + apply(self.out, mixed)
         return y + apply(self.last, apply(self.hidden, self.second_norm(y)).relu())
 
@@ -261,7 +254,7 @@ class TransformerLayer(nn.Module):
         key, value = (part.unflatten(-1, (self.heads, -1)) for part in self.key_value.weight.chunk(2, -1))
         folded = torch.einsum("bhd,fhd->bhf", query, key)
         score = folded @ normal.transpose(-1, -2) * query.shape[-1] ** -0.5  # [B, heads, E]
-        weight = score.softmax(-1) if visible is None else masked_softmax(score, visible)
+        weight = masked_softmax(score, visible)
         mixed = torch.einsum("bhf,fhd->bhd", weight @ normal, value)
         bias = self.key_value.bias.chunk(2, -1)[1].unflatten(-1, (self.heads, -1))
         return (mixed + bias * weight.sum(-1, keepdim=True)).flatten(1).unsqueeze(1)

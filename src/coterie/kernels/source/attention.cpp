@@ -1,12 +1,22 @@
-// Residual attention between a team's entities in several contexts, and the mean over each, see
-// coterie.nets.entity_critic. A tile of samples passes through all layers while it is in the cache.
+// Attention of queries to keys and values, see coterie.nets.attention. And residual attention between a team's entities in
+// several contexts, and the mean over each, see coterie.nets.entity_critic: a tile of samples passes through all layers
+// while it is in the cache.
 #include "memory.hpp"
 #include "pool.hpp"
 #include "products.hpp"
 
 namespace coterie {
 
-// The units of a head are a multiple of the vector width.
+// Heads of attention to some members. The units of a head are a multiple of the vector width.
+template <class T>
+struct Heads {
+  int64_t units, count, members;
+  T scale;  // of the products of queries and keys
+
+  int64_t size() const { return units / count; }
+  int64_t scores() const { return count * members; }
+};
+
 template <class T>
 struct Team {
   int64_t samples, entities, units, heads, contexts, members;
@@ -16,8 +26,8 @@ struct Team {
   const T *project, *project_bias, *mix, *mix_bias;  // [E, 3 E] for queries, keys and values, [3 E], [E, E], [E]
 
   int64_t queries() const { return contexts * members; }
-  int64_t head() const { return units / heads; }
   int64_t scores() const { return heads * members; }
+  Heads<T> parts() const { return {units, heads, members, T(1) / std::sqrt(T(units))}; }
   int64_t tile() const { return entities < kTile / 2 ? kTile / entities : 2; }
   int64_t rows() const { return tile() * entities; }
   bool is_present(int64_t m, int64_t entity) const { return present == nullptr || present[m * entities + entity]; }
@@ -62,6 +72,20 @@ inline Vec<T> sums_of_each(Vec<T>* x) {
     for (int i = 0; i < step; i++) x[i] += x[i + step];
   return x[0];
 }
+
+// The sum of the numbers of a vector, added as `sums_of_each` does.
+template <class T>
+inline T halved_sum(Vec<T> x) {
+  alignas(64) T parts[kWidth<T>];
+  store<T>(parts, x);
+#pragma GCC unroll 4
+  for (int step = kWidth<T> / 2; step > 0; step /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < step; i++) parts[i] += parts[i + step];
+  return parts[0];
+}
+
+constexpr int kSingle = 4;  // up to so many sums are quicker one by one
 
 // Normalizes rows without scale and shift, W at a time; `scales` receives what they are multiplied with.
 template <class T>
@@ -119,95 +143,224 @@ void plain_norm_gradient(const T* y, const T* scales, const T* grad, int64_t row
   }
 }
 
-// The members of a context that are present: their number, their places in the context, and the offsets of their rows
-// among the projections. And memory for the attention of one query.
+// The members that are attended to: their number, their places, and the offsets of their rows among keys and values. And
+// memory for the attention of one query.
 template <class T>
-struct ContextWork {
+struct Attended {
   int64_t count = 0;
   Buffer<int64_t> seen, rows;
   Buffer<T> scores;  // [heads, count]
-  explicit ContextWork(const Team<T>& s) : seen(s.members), rows(s.members), scores(padded<T>(s.scores())) {}
+  explicit Attended(const Heads<T>& heads)
+      : seen(heads.members), rows(heads.members), scores(padded<T>(heads.scores())) {}
 
+  void add(int64_t place, int64_t row) { seen[count] = place, rows[count] = row, count++; }
+  // The members of a context that are present.
   void read(const Team<T>& s, int64_t m, int64_t context) {
     count = 0;
     for (int64_t n = 0; n < s.members; n++) {
       const int64_t entity = s.slots[context * s.members + n];
-      if (!s.is_present(m, entity)) continue;
-      seen[count] = n, rows[count] = entity * 3 * s.units, count++;
+      if (s.is_present(m, entity)) add(n, entity * 3 * s.units);
     }
   }
 };
 
-// scores [heads, count]: the products of a row's heads with those of the present members' rows that begin at `others`.
+// scores [heads, count]: the products of a row's heads with those of the members' rows that begin at `others`.
 template <class T>
-void head_products(const Team<T>& s, const T* row, const T* others, ContextWork<T>& work) {
+void head_products(const Heads<T>& heads, const T* row, const T* others, Attended<T>& work) {
   constexpr int W = kWidth<T>;
-  const int64_t head = s.head();
+  const int64_t head = heads.size(), products = heads.count * work.count;
   const T* from = row;
-  for (int64_t h = 0, n = 0, start = 0; h < s.heads; start += W) {
+  for (int64_t n = 0, start = 0; start < products; start += W) {
     Vec<T> terms[W];
-    for (int i = 0; i < W; i++) {
+    const int count = products - start < W ? int(products - start) : W;
+    for (int i = 0; i < count; i++) {
       terms[i] = Vec<T>{};
-      if (h == s.heads) continue;
       const T* other = others + work.rows[n] + (from - row);
       for (int64_t j = 0; j < head; j += W) terms[i] += load<T>(from + j) * load<T>(other + j);
-      if (++n == work.count) n = 0, h++, from += head;
+      if (++n == work.count) n = 0, from += head;
     }
+    if (count <= kSingle) {
+      for (int i = 0; i < count; i++) work.scores[start + i] = halved_sum<T>(terms[i]);
+      continue;
+    }
+    for (int i = count; i < W; i++) terms[i] = Vec<T>{};
     store<T>(work.scores + start, sums_of_each<T>(terms));
   }
 }
 
-// weights [heads, N] of a query: the softmax over the members of its context that are present.
+// weights [heads, N] of a query: the softmax over the members that are attended to.
 template <class T>
-void attention_weights(const Team<T>& s, const T* query, const T* keys, ContextWork<T>& work, T* weights) {
+void attention_weights(const Heads<T>& heads, const T* query, const T* keys, Attended<T>& work, T* weights) {
   constexpr int W = kWidth<T>;
   const int64_t count = work.count;
   T* scores = work.scores;
-  head_products(s, query, keys, work);
-  const T scale = T(1) / std::sqrt(T(s.units));
-  for (int64_t h = 0; h < s.heads; h++) {
+  head_products(heads, query, keys, work);
+  for (int64_t h = 0; h < heads.count; h++) {
     T* mine = scores + h * count;
     T most = mine[0];
     for (int64_t n = 1; n < count; n++) most = mine[n] > most || mine[n] != mine[n] ? mine[n] : most;
-    for (int64_t n = 0; n < count; n++) mine[n] = (mine[n] - most) * scale;
+    for (int64_t n = 0; n < count; n++) mine[n] = (mine[n] - most) * heads.scale;
   }
-  for (int64_t i = 0; i < s.heads * count; i += W) store<T>(scores + i, exp<T>(load<T>(scores + i)));
-  std::memset(weights, 0, size_t(s.scores()) * sizeof(T));
-  for (int64_t h = 0; h < s.heads; h++) {
+  for (int64_t i = 0; i < heads.count * count; i += W) store<T>(scores + i, exp<T>(load<T>(scores + i)));
+  std::memset(weights, 0, size_t(heads.scores()) * sizeof(T));
+  for (int64_t h = 0; h < heads.count; h++) {
     const T* mine = scores + h * count;
     T all = 0;
     for (int64_t n = 0; n < count; n++) all += mine[n];
     const T inverse = T(1) / all;
-    for (int64_t n = 0; n < count; n++) weights[h * s.members + work.seen[n]] = mine[n] * inverse;
+    for (int64_t n = 0; n < count; n++) weights[h * heads.members + work.seen[n]] = mine[n] * inverse;
   }
 }
 
 // What a query attends to [E].
 template <class T>
-void mix_values(const Team<T>& s, const T* values, const ContextWork<T>& work, const T* weights, T* out) {
+void mix_values(const Heads<T>& heads, const T* values, const Attended<T>& work, const T* weights, T* out) {
   constexpr int W = kWidth<T>;
-  const int64_t head = s.head();
-  for (int64_t h = 0; h < s.heads; h++)
+  const int64_t head = heads.size();
+  for (int64_t h = 0; h < heads.count; h++)
     for (int64_t j = h * head; j < (h + 1) * head; j += W) {
       Vec<T> total{};
       for (int64_t n = 0; n < work.count; n++)
-        total += fill<T>(weights[h * s.members + work.seen[n]]) * load<T>(values + work.rows[n] + j);
+        total += fill<T>(weights[h * heads.members + work.seen[n]]) * load<T>(values + work.rows[n] + j);
       store<T>(out + j, total);
     }
 }
+
+// Where the gradients of a query, and of the keys and values of the members that it attends to, are added.
+template <class T>
+struct AttendedGradients {
+  T *query, *keys, *values;
+  const int64_t* rows;  // as those of `Attended`
+};
+
+// Adds the gradients by what one query attends to.
+template <class T>
+void query_gradients(const Heads<T>& heads, const T* query, const T* keys, const T* values, const T* weights,
+                     const T* d_mixed, Attended<T>& work, const AttendedGradients<T>& to) {
+  constexpr int W = kWidth<T>;
+  const int64_t head = heads.size(), count = work.count;
+  head_products(heads, d_mixed, values, work);
+  T* d = work.scores;
+  for (int64_t h = 0; h < heads.count; h++) {
+    const T* mine = weights + h * heads.members;
+    T along = 0;
+    for (int64_t n = 0; n < count; n++) along += mine[work.seen[n]] * d[h * count + n];
+    for (int64_t n = 0; n < count; n++)
+      d[h * count + n] = mine[work.seen[n]] * (d[h * count + n] - along) * heads.scale;
+  }
+  for (int64_t h = 0; h < heads.count; h++)
+    for (int64_t j = h * head; j < (h + 1) * head; j += W) {
+      const Vec<T> q = load<T>(query + j), g = load<T>(d_mixed + j);
+      Vec<T> total = load<T>(to.query + j);
+      for (int64_t n = 0; n < count; n++) {
+        const int64_t at = to.rows[n] + j;
+        const Vec<T> d_score = fill<T>(d[h * count + n]);
+        const Vec<T> weight = fill<T>(weights[h * heads.members + work.seen[n]]);
+        total += d_score * load<T>(keys + work.rows[n] + j);
+        store<T>(to.keys + at, load<T>(to.keys + at) + d_score * q);
+        store<T>(to.values + at, load<T>(to.values + at) + weight * g);
+      }
+      store<T>(to.query + j, total);
+    }
+}
+
+// --------------------------------------------------------------------------------- attention of queries to keys and values
+
+// Where a tensor of samples, tokens and units begins, and its strides; those of the units is 1.
+template <class T>
+struct Tokens {
+  T* data;
+  int64_t sample, token;
+  int64_t row(int64_t m, int64_t i) const { return m * sample + i * token; }
+};
+
+template <class T>
+struct Attend {
+  int64_t samples, queries;
+  Heads<T> heads;
+  Tokens<const T> query, key;  // values have the strides of keys
+  const T* value;
+  const bool* visible;  // null: everything is
+  int64_t visible_strides[3];  // of samples, queries and members
+
+  void read(int64_t m, int64_t q, Attended<T>& work) const {
+    const int64_t *strides = visible_strides, start = m * strides[0] + q * strides[1];
+    work.count = 0;
+    for (int64_t n = 0; n < heads.members; n++)
+      if (visible == nullptr || visible[start + n * strides[2]]) work.add(n, key.row(0, n));
+  }
+};
+
+// Samples that a thread takes at a time.
+constexpr int64_t kSamples = 32;
+
+// Calls body(m, memory) for every sample; samples are independent of one another.
+template <class Make, class Body>
+void for_samples(int64_t samples, int threads, Make&& make, Body&& body) {
+  parallel_for({ceil_div(samples, kSamples), threads}, make, [&](int64_t task, auto& memory) {
+    for (int64_t m = task * kSamples; m < samples && m < (task + 1) * kSamples; m++) body(m, memory);
+  });
+}
+
+// weights [M, Q, heads, N] of the attention, zero where nothing is attended to; null if they are not needed.
+template <class T>
+void attend_forward(const Attend<T>& s, const Tokens<T>& out, T* weights, int threads) {
+  struct Memory {
+    Attended<T> work;
+    Buffer<T> weights;
+    explicit Memory(const Heads<T>& heads) : work(heads), weights(heads.scores()) {}
+  };
+  for_samples(s.samples, threads, [&] { return Memory(s.heads); }, [&](int64_t m, Memory& memory) {
+    for (int64_t q = 0; q < s.queries; q++) {
+      T* mine = weights == nullptr ? memory.weights.get() : weights + (m * s.queries + q) * s.heads.scores();
+      s.read(m, q, memory.work);
+      const int64_t start = m * s.key.sample;
+      if (memory.work.count > 0)
+        attention_weights(s.heads, s.query.data + s.query.row(m, q), s.key.data + start, memory.work, mine);
+      else
+        std::memset(mine, 0, size_t(s.heads.scores()) * sizeof(T));
+      mix_values(s.heads, s.value + start, memory.work, mine, out.data + out.row(m, q));
+    }
+  });
+}
+
+// Adds the gradients to `d_query`, and to those of keys and values, which have the same strides.
+template <class T>
+void attend_backward(const Attend<T>& s, const T* weights, const Tokens<const T>& grad, const Tokens<T>& d_query,
+                     const Tokens<T>& d_key, T* d_value, int threads) {
+  struct Memory {
+    Attended<T> work;
+    Buffer<int64_t> rows;
+    explicit Memory(const Heads<T>& heads) : work(heads), rows(heads.members) {}
+  };
+  for_samples(s.samples, threads, [&] { return Memory(s.heads); }, [&](int64_t m, Memory& memory) {
+    for (int64_t q = 0; q < s.queries; q++) {
+      Attended<T>& work = memory.work;
+      s.read(m, q, work);
+      if (work.count == 0) continue;
+      for (int64_t n = 0; n < work.count; n++) memory.rows[n] = d_key.row(0, work.seen[n]);
+      const int64_t from = m * s.key.sample, to = m * d_key.sample;
+      query_gradients<T>(s.heads, s.query.data + s.query.row(m, q), s.key.data + from, s.value + from,
+                         weights + (m * s.queries + q) * s.heads.scores(), grad.data + grad.row(m, q), work,
+                         {d_query.data + d_query.row(m, q), d_key.data + to, d_value + to, memory.rows});
+    }
+  });
+}
+
+// ------------------------------------------------------------------------------------ residual attention between entities
 
 // Working memory of a tile of samples.
 template <class T>
 struct TeamWork {
   Buffer<T> normed, scales, mixed, sums, kept;
-  ContextWork<T> context;
+  Attended<T> context;
   TeamWork(const Team<T>& s, bool keep)
       : normed(s.rows() * s.units),
         scales(s.rows()),
         mixed(s.tile() * s.queries() * s.units),
         sums(s.tile() * s.queries() * s.units),
         kept(keep ? 0 : kept_size(s, s.tile())),
-        context(s) {}
+        context(s.parts()) {}
 };
 
 // out [M, C, E]; saved: `kept_size` numbers, null if they are not needed.
@@ -215,6 +368,7 @@ template <class T>
 void attention_forward(const Team<T>& s, T* out, T* saved, int threads) {
   constexpr int W = kWidth<T>;
   const int64_t tile = s.tile(), units = s.units, queries = s.queries(), tiles = ceil_div(s.samples, tile);
+  const Heads<T> heads = s.parts();
   parallel_for({tiles, threads}, [&] { return TeamWork<T>(s, saved != nullptr); }, [&](int64_t task, TeamWork<T>& work) {
     const int64_t start = task * tile, count = s.samples - start < tile ? s.samples - start : tile;
     const Kept<T> kept = saved == nullptr ? kept_from(s, work.kept.get(), 0, tile) : kept_from(s, saved, start, s.samples);
@@ -230,10 +384,10 @@ void attention_forward(const Team<T>& s, T* out, T* saved, int threads) {
           const int64_t at = m * queries + c * s.members + n, entity = s.slots[c * s.members + n];
           T* weights = kept.weights + at * s.scores();
           if (s.is_present(start + m, entity))
-            attention_weights(s, projected + entity * 3 * units, projected + units, work.context, weights);
+            attention_weights(heads, projected + entity * 3 * units, projected + units, work.context, weights);
           else
             std::memset(weights, 0, size_t(s.scores()) * sizeof(T));
-          mix_values(s, projected + 2 * units, work.context, weights, work.mixed + at * units);
+          mix_values(heads, projected + 2 * units, work.context, weights, work.mixed + at * units);
         }
       }
     for (int64_t m = 0; m < count; m++)
@@ -268,7 +422,7 @@ struct TeamGradients {
 template <class T>
 struct TeamGradientWork {
   Buffer<T> normed, scales, mixed, d_sums, d_mixed, d_projected, d_normed;
-  ContextWork<T> context;
+  Attended<T> context;
   explicit TeamGradientWork(const Team<T>& s)
       : normed(s.rows() * s.units),
         scales(s.rows()),
@@ -277,40 +431,8 @@ struct TeamGradientWork {
         d_mixed(s.tile() * s.queries() * s.units),
         d_projected(s.rows() * 3 * s.units),
         d_normed(s.rows() * s.units),
-        context(s) {}
+        context(s.parts()) {}
 };
-
-// Adds the gradients of queries, keys and values by what one query of entity `own` attends to.
-template <class T>
-void query_gradients(const Team<T>& s, const T* projected, int64_t own, const T* weights, const T* d_mixed,
-                     ContextWork<T>& work, T* d_projected) {
-  constexpr int W = kWidth<T>;
-  const int64_t head = s.head(), count = work.count;
-  head_products(s, d_mixed, projected + 2 * s.units, work);
-  T* d = work.scores;
-  const T scale = T(1) / std::sqrt(T(s.units));
-  for (int64_t h = 0; h < s.heads; h++) {
-    const T* mine = weights + h * s.members;
-    T along = 0;
-    for (int64_t n = 0; n < count; n++) along += mine[work.seen[n]] * d[h * count + n];
-    for (int64_t n = 0; n < count; n++) d[h * count + n] = mine[work.seen[n]] * (d[h * count + n] - along) * scale;
-  }
-  const T* query = projected + own * 3 * s.units;
-  T* d_query = d_projected + own * 3 * s.units;
-  for (int64_t h = 0; h < s.heads; h++)
-    for (int64_t j = h * head; j < (h + 1) * head; j += W) {
-      const Vec<T> q = load<T>(query + j), g = load<T>(d_mixed + j);
-      Vec<T> total = load<T>(d_query + j);
-      for (int64_t n = 0; n < count; n++) {
-        const int64_t at = work.rows[n] + s.units + j;
-        const Vec<T> d_score = fill<T>(d[h * count + n]), weight = fill<T>(weights[h * s.members + work.seen[n]]);
-        total += d_score * load<T>(projected + at);
-        store<T>(d_projected + at, load<T>(d_projected + at) + d_score * q);
-        store<T>(d_projected + at + s.units, load<T>(d_projected + at + s.units) + weight * g);
-      }
-      store<T>(d_query + j, total);
-    }
-}
 
 // Gradients of samples `start` to `start + count`; adds those of the parameters to `sums`, in their order.
 template <class T>
@@ -319,6 +441,7 @@ void attention_backward_tile(const Team<T>& s, int64_t start, int64_t count, con
                              TeamGradientWork<T>& work) {
   constexpr int W = kWidth<T>;
   const int64_t units = s.units, queries = s.queries(), rows = count * s.entities, width = 3 * units;
+  const Heads<T> heads = s.parts();
   plain_norm<T>(s.x + start * s.entities * units, rows, units, work.normed, work.scales);
   std::memset(work.d_projected, 0, size_t(rows * width) * sizeof(T));
   std::memset(work.d_normed, 0, size_t(rows * units) * sizeof(T));
@@ -330,8 +453,8 @@ void attention_backward_tile(const Team<T>& s, int64_t start, int64_t count, con
       for (int64_t n = 0; n < s.members; n++) {
         const int64_t at = m * queries + c * s.members + n, entity = s.slots[c * s.members + n];
         T* to = work.d_sums + at * units;
-        mix_values(s, kept.projected + m * s.entities * width + 2 * units, work.context, kept.weights + at * s.scores(),
-                   work.mixed + at * units);
+        mix_values(heads, kept.projected + m * s.entities * width + 2 * units, work.context,
+                   kept.weights + at * s.scores(), work.mixed + at * units);
         const Vec<T> weight = s.is_present(start + m, entity) ? share : Vec<T>{};
         for (int64_t j = 0; j < units; j += W) store<T>(to + j, load<T>(grad + j) * weight);
       }
@@ -352,9 +475,12 @@ void attention_backward_tile(const Team<T>& s, int64_t start, int64_t count, con
       work.context.read(s, start + m, c);
       for (int64_t n = 0; n < s.members; n++) {
         const int64_t at = m * queries + c * s.members + n, entity = s.slots[c * s.members + n];
-        if (s.is_present(start + m, entity))
-          query_gradients(s, kept.projected + m * s.entities * width, entity, kept.weights + at * s.scores(),
-                          work.d_mixed + at * units, work.context, work.d_projected + m * s.entities * width);
+        if (!s.is_present(start + m, entity)) continue;
+        const T* projected = kept.projected + m * s.entities * width;
+        T* to = work.d_projected + m * s.entities * width;
+        query_gradients<T>(heads, projected + entity * width, projected + units, projected + 2 * units,
+                           kept.weights + at * s.scores(), work.d_mixed + at * units, work.context,
+                           {to + entity * width, to + units, to + 2 * units, work.context.rows});
       }
     }
   add_outer<T>(work.normed, units, work.d_projected, width, rows, units, width, d_project, width);
@@ -391,7 +517,29 @@ Team<T> team_of(const int64_t* n, const T* x, const bool* present, const int64_t
           present, slots, parameters[0], parameters[1], parameters[2], parameters[3]};
 }
 
+template <class T>
+Attend<T> attend_of(const int64_t* n, double scale, const T* const* tokens, const bool* visible) {
+  return {n[0], n[1], {n[2], n[3], n[4], T(scale)}, {tokens[0], n[5], n[6]}, {tokens[1], n[7], n[8]}, tokens[2],
+          visible, {n[9], n[10], n[11]}};
+}
+
 }  // namespace coterie
+
+// n: samples, queries, units, heads, members; strides of queries, of keys and values, and of what is visible; then those of
+// the result, or of its gradient and those of queries and keys. tokens: queries, keys and values; gradients: theirs.
+#define COTERIE_ATTEND(T, SUFFIX)                                                                                      \
+  COTERIE_API void coterie_attend_forward_##SUFFIX(const int64_t* n, const double* scale, const T* const* tokens,      \
+                                                   const bool* visible, T* out, T* weights, int threads) {             \
+    coterie::attend_forward<T>(coterie::attend_of(n, *scale, tokens, visible), {out, n[12], n[13]}, weights, threads); \
+  }                                                                                                                    \
+  COTERIE_API void coterie_attend_backward_##SUFFIX(const int64_t* n, const double* scale, const T* const* tokens,     \
+                                                    const bool* visible, const T* weights, const T* grad,              \
+                                                    T* const* gradients, int threads) {                                \
+    coterie::attend_backward<T>(coterie::attend_of(n, *scale, tokens, visible), weights, {grad, n[12], n[13]},         \
+                                {gradients[0], n[14], n[15]}, {gradients[1], n[16], n[17]}, gradients[2], threads);    \
+  }
+COTERIE_ATTEND(float, f32)
+COTERIE_ATTEND(double, f64)
 
 // n: samples, entities, units, heads, contexts, members. Parameters: projection and its bias, mixture and its bias; found:
 // the gradient of x, null if it is not needed, and theirs.
