@@ -36,49 +36,42 @@ DDQN = (
     *("algo=ddqn", "steps=6000", "algo.rollout_length=16", "algo.gradient_steps=12", "algo.learning_starts=200"),
     *("algo.epsilon_decay_steps=2000", "algo.batch_size=64", "algo.reward_scale=none"),
 )
-DRIFTING = (
-    *("env=diagnosis_worlds:reference", "algo=mappo", "steps=80000", "num_envs=32", "algo.hidden_sizes=[64,64]"),
-    *("eval.every=20000", "eval.episodes=64", "eval.num_envs=32"),
-)
 HAPPO = ("env=diagnosis_worlds:reference", "algo=happo", "steps=1600", "algo.rollout_length=32")
 LESSONS = (
     "curriculum.lessons=[{name: one, parameters: {reward: 1}, advance: {metric: progress, above: 0.75}},"
     "{name: two, parameters: {reward: 2}}]"
 )
+STILL = ("env.reward=0", "env.length=0", "env.sleep=0.0015")
 RUNS = {
     "ppo": PPO,
     "large steps": (*PPO, "steps=2000", "algo.lr=0.02", "algo.epochs=30", "env.noise=1"),
     "collapsed": (*PPO, "steps=3000", "algo.lr=0.5", "algo.activation=relu", "algo.entropy_coef=0"),
-    "tiny steps": (*PPO, "steps=3000", "algo.lr=1e-8"),
-    "large observations": (*PPO, "steps=3000", "env.scale=1000"),
-    "unpredictable": (*PPO, "env.reward=0", "env.noise=1", "algo.critic_lr=0.01"),
+    "large observations": (*PPO, "steps=1000", "env.scale=1000"),
+    "unpredictable": (
+        *PPO,
+        "steps=3000",
+        "algo.rollout_length=16",
+        "env.reward=0",
+        "env.noise=1",
+        "algo.critic_lr=0.01",
+    ),
     "few steps": (*PPO, "steps=600"),
-    "greedy evaluation": (*PPO, "env.alternate=true", "eval.mode=greedy"),
-    "slow": (*PPO, "steps=1024", "eval.every=0", "algo.epochs=1", "env.sleep=0.003"),
-    "endless": (*PPO, "steps=8200", "eval.every=0", "env.length=0", "algo.epochs=1"),
-    "no reward": (*PPO, "steps=600", "env.reward=0"),
+    "greedy evaluation": (*PPO, "steps=2000", "env.alternate=true", "eval.mode=greedy"),
+    "nothing happens": (*PPO, "steps=1700", "eval.every=0", "algo.epochs=1", *STILL),
     "ddqn": DDQN,
-    "large rewards": (*DDQN, "steps=2000", "env.reward=1e6"),
-    "tiny rewards": (*DDQN, "steps=1000", "env.reward=1e-6"),
+    "large rewards": (*DDQN, "steps=2000", "env.reward=1e6", "algo.epsilon_decay_steps=1e6"),
     "dying": (*DDQN, "steps=2000", "algo.lr=0.5"),
     "diverged": (*DDQN, "steps=700", "algo.lr=0.9", "algo.gamma=0.5", "algo.learning_starts=690"),
     "small buffer": (*DDQN, "steps=2000", "algo.buffer_size=160"),
     "old buffer": (*DDQN, "steps=2000", LESSONS),
-    "always random": (*DDQN, "steps=1000", "algo.epsilon_decay_steps=1e6"),
-    "drifting": DRIFTING,
     "happo": HAPPO,
     "large steps in sequence": (*HAPPO, "algo.lr=0.05", "algo.epochs=20"),
     "worse than random": (*PPO, "steps=3000", "eval.every=500", "env.alternate=true", "algo.lr=0.5"),
     "forgotten": (*PPO, "steps=3000", "eval.every=500", "init.run=ppo", "algo.lr=0.5"),
     "tiny steps for long": (*PPO, "steps=8000", "algo.lr=1e-5"),
 }
-"""Settings of runs. The runs `ppo`, `ddqn` and `happo` are healthy, each of the others has a fault."""
-FIXED = {
-    "drifting": "algo.gamma=0.96",
-    "worse than random": "algo.lr=0.003",
-    "forgotten": "algo.lr=0.003",
-    "tiny steps for long": "algo.lr=0.0001",
-}
+"""Settings of runs. The runs `ppo`, `ddqn` and `happo` are healthy, each of the others has at least one fault."""
+FIXED = {"worse than random": "algo.lr=0.003", "tiny steps for long": "algo.lr=0.0001"}
 """The setting that a finding on the outcome of a run names."""
 RUNS |= {f"{name} fixed": (*RUNS[name], fix) for name, fix in FIXED.items()}
 
@@ -122,7 +115,6 @@ def finding(diagnosis: Diagnosis, check: str) -> Finding:
 FAULTS = [
     ("collapsed", "entropy", "high", "entropy fell from ", "algo.entropy_coef=0.01 (now 0)", "ppo"),
     ("large steps", "kl", "medium", "the KL divergence per update is 0.", "algo.lr=0.003 (now 0.02)", "ppo"),
-    ("tiny steps", "kl", "medium", "updates leave the policy as it was", "algo.lr=0.0005 (now 1e-08)", "ppo"),
     ("large steps", "clip fraction", "medium", "% of the samples are outside", "algo.epochs=15 (now 30)", "ppo"),
     ("large steps in sequence", "effective samples", "", "an effective sample size of ", "algo.epochs=10", "happo"),
     ("unpredictable", "explained variance", "medium", "the critic explains -", "algo.critic", "ppo"),
@@ -139,16 +131,29 @@ FAULTS = [
     ),
     ("large observations", "observation scale", "high", " of agent reaches 1,000", "algo.normalize_obs=true", "ppo"),
     ("large rewards", "reward scale", "high", "at most 1,000,000 per step", "algo.reward_scale=rms", "ddqn"),
-    ("tiny rewards", "reward scale", "high", "at most 1e-06 per step", "algo.reward_scale=rms", "ddqn"),
-    ("no reward", "reward scale", "high", "no step of the run had a reward other than 0", "rewards.rnd={}", "ppo"),
+    ("large rewards", "exploration", "high", "decays over 1,000,000 steps", "algo.epsilon_decay_steps=1000", "ddqn"),
+    (
+        "nothing happens",
+        "reward scale",
+        "high",
+        "no step of the run had a reward other than 0",
+        "rewards.rnd={}",
+        "ppo",
+    ),
+    ("nothing happens", "environment speed", "", "% of the time is spent in the environment", "workers.count=8", "ppo"),
+    (
+        "nothing happens",
+        "episode end",
+        "medium",
+        "no episode ended in 1,792 steps, 224 of",
+        "env.episode_limit=",
+        "ppo",
+    ),
     ("diverged", "value range", "high", "the largest reward of a step, 1, allows returns up to 2", "algo.", "ddqn"),
     ("few steps", "gradient steps", "high", "the run took 72 gradient steps in 704", "algo.rollout_length=8", "ppo"),
     ("small buffer", "replay", "high", "3.8 batches of 64", "algo.buffer_size=10000 (now 160)", "ddqn"),
     ("old buffer", "replay", "medium", "% of the replay buffer is from earlier lessons", "algo.buffer_size=", "ddqn"),
-    ("always random", "exploration", "high", "decays over 1,000,000 steps", "algo.epsilon_decay_steps=500", "ddqn"),
     ("greedy evaluation", "evaluation mode", "high", "standard deviations worse", "eval.mode=sample", "ppo"),
-    ("slow", "environment speed", "", "% of the time is spent in the environment", "workers.count=8 (now 0)", "ppo"),
-    ("drifting", "values at limits", "high", "values are bootstrapped over a", "algo.gamma=0.96 (now 0.99)", "ppo"),
     ("worse than random", "below random", "high", "below the random policy (6)", "algo.lr=0.003 (now 0.5)", "ppo"),
     ("forgotten", "fell", "high", ", fell by ", "algo.lr=0.003 (now 0.5)", "ppo"),
     (
@@ -159,7 +164,6 @@ FAULTS = [
         "algo.lr=0.0001",
         "ppo",
     ),
-    ("endless", "episode end", "high", "no episode ended in 8,448 steps, 1,056 of", "env.episode_limit=200", "ppo"),
 ]
 """Run with a fault, check, severity ("" if either is right), evidence, fix, and a healthy run."""
 
@@ -180,14 +184,15 @@ def test_a_check_finds_its_fault_and_nothing_in_a_healthy_run(
 
 
 def test_every_check_has_a_run_with_its_fault() -> None:
-    assert {check for _, check, *_ in FAULTS} == set(CHECKS)
+    """Values need a hundred thousand steps to drift: `test_value_checks.py` has the metrics of such a run."""
+    assert {check for _, check, *_ in FAULTS} | {"values at limits"} == set(CHECKS)
 
 
 @pytest.mark.parametrize("name", FIXED)
 def test_the_setting_that_a_finding_on_the_outcome_names_helps(
     name: str, diagnosis_of: Callable[[str], Diagnosis], run_of: Callable[[str], Path]
 ) -> None:
-    checks = {"values at limits", "below random", "fell", "nothing learned"}
+    checks = {"below random", "fell", "nothing learned"}
     assert {f.name for f in diagnosis_of(name).findings if f.severity == "high"} & checks
     expected = {"nothing learned"} if name == "worse than random" else set()  # it rewards what no observation shows
     assert {found.name for found in diagnosis_of(f"{name} fixed").findings} & checks <= expected
@@ -198,10 +203,11 @@ def test_the_setting_that_a_finding_on_the_outcome_names_helps(
     assert after > before + 1
 
 
-@pytest.mark.parametrize("healthy", ["ppo", "ddqn"])
-def test_a_healthy_run_has_no_findings(healthy: str, diagnosis_of: Callable[[str], Diagnosis]) -> None:
-    assert diagnosis_of(healthy).findings == ()
-    assert all(not skipped.applies for skipped in diagnosis_of(healthy).skipped)
+def test_a_healthy_run_has_no_findings_and_all_that_checks_read(diagnosis_of: Callable[[str], Diagnosis]) -> None:
+    for healthy in ("ppo", "ddqn"):
+        assert diagnosis_of(healthy).findings == ()
+        assert all(not skipped.applies for skipped in diagnosis_of(healthy).skipped)
+    assert "values at limits" in diagnosis_of("ppo").passed
 
 
 def test_runs_log_what_checks_need(run_of: Callable[[str], Path]) -> None:
@@ -224,7 +230,7 @@ def test_findings_are_printed_worst_first_in_at_most_80_columns(
     assert main(["diagnose", folder.name]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0] == "large-observations: 3,032 of 3,000 steps"
+    assert lines[0] == "large-observations: 1,168 of 1,000 steps"
     severities = [line.partition(":")[0] for line in lines if line.startswith(("high:", "medium:", "low:"))]
     assert severities == sorted(severities)
     assert severities[0] == "high"
@@ -290,7 +296,7 @@ def test_a_run_of_someone_else_is_diagnosed_without_its_code(
 
 
 def test_without_checkpoint_the_log_is_diagnosed(run_of: Callable[[str], Path], tmp_path: Path) -> None:
-    shutil.copytree(run_of("always random"), tmp_path / "run")
+    shutil.copytree(run_of("large rewards"), tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     found = diagnose(tmp_path / "run")
     assert finding(found, "exploration").severity == "high"
