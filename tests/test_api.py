@@ -65,9 +65,32 @@ def randomized(loaded: Loaded) -> Loaded:
 # ------------------------------------------------------------------------------------------------------------ importing
 
 
-def test_importing_coterie_imports_no_large_packages():
-    code = "import sys, coterie; print([m for m in ('torch', 'numpy', 'pydantic', 'gymnasium') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+IMPORTS = (
+    ("import coterie", "torch numpy pydantic gymnasium"),
+    ("import coterie.envs.video", "imageio imageio_ffmpeg PIL numpy"),
+    ("import coterie.config.samplers", "torch"),
+    ("import coterie.playing.viewer", "torch"),
+    ("import coterie.runs.loggers", "torch tensorboard wandb mlflow"),
+    ("main(['--help'])", "torch"),
+    ("main(['train', '--lr', '3'])", "torch"),  # settings as options, and commands of other programs
+    ("main('train --config=qmix with t_max=3'.split())", "torch"),
+    ("main('train --initialize-from x'.split())", "torch"),
+    (
+        "from coterie.assembly.resolve import resolve; resolve(['algo=random', 'env=particle/simple_tag'])",
+        "matplotlib coterie.algos.ppo coterie.envs.worlds.particle.spread",
+    ),
+)
+"""Statements of one program in their order, and modules that are not imported when each of them has been executed."""
+
+
+@pytest.mark.slow
+def test_only_what_is_needed_is_imported():
+    lines = ["import sys", "from coterie.__main__ import main", "found = []"]
+    for statement, modules in IMPORTS:
+        lines += [statement, f"found += [({statement!r}, m) for m in {modules.split()} if m in sys.modules]"]
+    code = "\n".join([*lines, "sys.exit(str(found) if found else 0)"])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_public_name_exists_and_no_module_hides_it():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -77,16 +75,3 @@ def test_a_configuration_of_mlagents_is_translated_into_settings_that_are_accept
     assert (params["gamma"], params["hidden_sizes"], params["normalize_obs"]) == (0.98, (512, 512), False)
     assert (config.selfplay.opponents, config.selfplay.window, config.selfplay.latest_ratio) == ("uniform", 8, 0.4)
     assert by_hand.endswith(": batch_size, strength, max_steps, time_horizon, save_steps.")
-
-
-def test_answers_need_no_pytorch(tmp_path: Path):
-    """Settings written as options and command lines of other programs are answered at once."""
-    code = """
-import sys
-from coterie.__main__ import main
-for words in ("train --lr 3", "train --config=qmix with t_max=3", "train --initialize-from x"):
-    assert main(words.split()) == 2
-assert "torch" not in sys.modules
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (0, 3), done.stderr
