@@ -171,7 +171,7 @@ class SharedState(PPO):
         return super().update(self.last[0], progress)
 
 
-class ObservationsMixedUp(SAC):
+class ObservationsMixedUp(PPO):
     """Gives each environment the observations of the next one, as after flattening axes in different orders."""
 
     def update(self, rollout, progress):
@@ -206,7 +206,7 @@ class PolicyUnchanged(PPO):
 ENDS = ("episode-ends", "time-limit", "dead-agents")
 BROKEN: dict[str, tuple[type, tuple[str, ...]]] = {
     "truncation-as-termination": (TruncationAsTermination, ENDS),  # and "values", in a test of its own
-    "termination-bootstrapped": (TerminationBootstrapped, (*ENDS, "values")),
+    "termination-bootstrapped": (TerminationBootstrapped, ("episode-ends", "dead-agents", "values")),
     "advantage-leaks": (AdvantageLeaks, ENDS),
     "final-timesteps-learned": (FinalTimestepsLearned, ("episode-ends",)),
     "dead-agents-trained": (DeadAgentsTrained, ENDS),
