@@ -9,7 +9,7 @@ HTML comments directly before a fenced block control how the block is tested:
 Python blocks always run, all blocks of a page in one namespace and one folder. Bash blocks with `coterie` commands run
 as well. They need a mark, so that each of them runs for only a few steps. `coterie train` only builds a run that its
 page does not use, if others train with its environment and its settings. Algorithms and built-in worlds train
-in tests of their own, each with its settings, as do ranks and Ray's workers.
+in tests of their own, each with its settings, as do ranks and workers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import importlib.util
 import json
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,8 +43,9 @@ from coterie.config.schema import RunConfig
 from coterie.config.sources import flatten
 from coterie.core import metrics
 from coterie.envs import registry as environments
+from generated import check_generated_blocks
 from places import ROOT
-from tinyruns import tiny
+from tinyruns import Process, tiny
 
 PAGES = [
     *sorted(ROOT.glob("*.md")),
@@ -133,10 +133,10 @@ def own_registries(generate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Non
 # -------------------------------------------------------------------------------------------------------------- pages
 
 
-def test_generated_blocks_match_the_code():
+def test_generated_blocks_match_the_code(tmp_path: Path):
     """In its own process, where no other test has declared metrics or registered algorithms."""
-    checked = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)
-    assert checked.returncode == 0, f"out of date, run `make pages`: {checked.stdout}{checked.stderr}"
+    code, output = Process(tmp_path, prepare=check_generated_blocks).end()
+    assert code == 0, f"out of date, run `make pages`: {output}"
 
 
 def anchors(page: Path) -> set[str]:
@@ -231,27 +231,6 @@ def test_the_metrics_of_ml_agents_have_a_declared_counterpart_or_none():
         assert names or ours == "none", ours
         names += re.findall(r"`([a-z]+/[^`]*)`", difference)
         assert {re.sub(r"/[A-Z]+$", "", name) for name in names} <= declared
-
-
-def test_results_fold_machine_version_and_command(
-    generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(generate, "ROOT", tmp_path)
-    path = tmp_path / "speed.md"
-    path.write_text(
-        "# Speed\n\nAMD EPYC, PyTorch 2.13.0+cpu, Coterie 0.2.0 (ab12), 2026-11-25.\nSteps per second, measured by "
-        "`python benchmarks/speed.py` with a load average of 3. The best of 3.\n\n| a |\n| --- |\n| 1 |\n"
-        "| **all** |\n",
-        encoding="utf-8",
-    )
-    measured = (
-        '\n<details class="measured">\n<summary>Machine, version and command</summary>\n\n'
-        "AMD EPYC, PyTorch 2.13.0+cpu, Coterie 0.2.0 (ab12), 2026-11-25.\n"
-        "Measured by `python benchmarks/speed.py` with a load average of 3.\n\n</details>\n"
-    )
-    body = "\nSteps per second. The best of 3.\n\n| a |\n| --- |\n"
-    assert generate.results(path) == f"{body}| 1 |\n| **all** |\n{measured}"
-    assert generate.summary(path) == f"{body}| **all** |\n{measured}"
 
 
 def test_equations_become_mathml_and_unknown_commands_are_errors():
@@ -359,21 +338,27 @@ def commands(block: Block) -> list[str]:
     return [line for line in lines if line.startswith("coterie ")]
 
 
+def code(block: Block) -> list[str]:
+    """Returns the code of a Python block, unless it is an example, which runs in `test_examples.py`."""
+    example = ROOT / "examples" / block.marks.get("file", "none")
+    is_example = example.exists() and example.read_text() == block.code
+    return [block.code] if block.language == "python" and not is_example else []
+
+
 @functools.cache
 def repeated() -> set[tuple[str, str]]:
     """Returns page and line of the commands that train as others do, without a later use of their run."""
     seen = {("env", name) for name in environments.FAMILIES}
     others: list[tuple[tuple[str, str], set[tuple[str, str]]]] = []
     for page in PAGES:
-        parts = [part for block in blocks(page) for part in commands(block) or [block.code] if block.language != "text"]
+        parts = [part for block in blocks(page) for part in commands(block) or code(block)]
         for i, line in enumerate(parts):
             words = small(line, {"steps": "600"}) if line.startswith("coterie train ") else []
             features = {found for word in words[1:] if (found := feature(*word.partition("=")[::2])) is not None}
             out = next((word for word in words if word.startswith("out=")), "out=").removeprefix("out=")
             later = "\n".join(parts[i + 1 :])
-            is_used = bool(out and out in later) or re.search(r"\bruns?\b(?!/)", later) is not None
-            has_own = any(word.startswith("-") or ":" in word for word in words)  # options, or code of the page
-            if words and not is_used and not has_own:
+            is_used = bool(out and out in later) or re.search(r"\bruns\b(?!/)", later) is not None
+            if words and not is_used and not any(word.startswith("-") for word in words):
                 others.append(((name(page), line), features))
             else:
                 seen |= features
@@ -386,7 +371,11 @@ def repeated() -> set[tuple[str, str]]:
 
 
 def feature(key: str, value: str) -> tuple[str, str] | None:
-    """Returns what a setting stands for: a family of environments, or its key; None if it trains in other tests."""
+    """Returns what a setting stands for: a family of environments, own code, or its key; None if it trains in other
+    tests, such as examples.
+    """
+    if ":" in value:
+        return None if (ROOT / "examples" / f"{value.partition(':')[0]}.py").exists() else (key, value)
     if key in {*ALWAYS, "steps", "num_envs", "out", "seed", "algo"} or key.startswith(("algo.", "env.")):
         return None
     return (key, value.partition("/")[0]) if key == "env" else (key, "")
@@ -401,13 +390,14 @@ def run_python(block: Block, page: Path, namespace: dict[str, Any], monkeypatch:
 
     def small_train(**settings: Any) -> Any:
         given = {key: parse_primitive(value) for key, value in (ALWAYS | block.settings).items()}
+        if isinstance(settings.get("algo"), str) and has_epochs(settings["algo"]):
+            given["algo.epochs"] = 1
         return train(**dict(flatten(settings)) | given)
 
     if "file" in block.marks:
         Path(block.marks["file"]).write_text(block.code)
-        example = ROOT / "examples" / block.marks["file"]
-        if example.exists() and example.read_text() == block.code:
-            return  # it runs in `test_examples.py`
+    if not code(block):
+        return
     with monkeypatch.context() as patch:
         patch.setattr(coterie, "train", small_train)
         patch.setattr(coterie, "resume", small_resume)
@@ -417,7 +407,7 @@ def run_python(block: Block, page: Path, namespace: dict[str, Any], monkeypatch:
 
 def run_command(line: str, block: Block, page: Path) -> None:
     words = small(line, block.settings)
-    if any(word.startswith(("ranks=", "workers.kind=ray")) for word in words):
+    if any(word.startswith(("ranks=", "workers.")) for word in words):
         resolve(words[1:])
         return
     if (name(page), line) in repeated():
@@ -513,6 +503,7 @@ def test_names_on_migration_pages_are_answered_by_the_program():
         table = (
             page.read_text(encoding="utf-8").partition("<!-- generated: differences -->")[2].partition("<!-- end")[0]
         )
+        assert table or page.name == "index.md", page
         firsts = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
         names = {name for cell in firsts for name in re.findall(r"`([\w.]+)[^`]*`", cell) if "." not in name}
         unknown = {name for name in names if not aliases.targets(name)} - known - aliases.DIFFERENT.keys()
@@ -521,25 +512,3 @@ def test_names_on_migration_pages_are_answered_by_the_program():
 
 ELSEWHERE = {"min_lesson_length", "signal_smoothing", "self_play", "agent_mask"}
 """Names on these pages that no command line has: keys of lessons, a section, a variable in code."""
-
-
-def test_differences_on_migration_pages_are_those_of_messages():
-    """Rows of names that Coterie knows have its explanation, others keep theirs."""
-    program = load("docs/generate.py").program
-    rows = [
-        "| elsewhere | Coterie | difference |",
-        "|---|---|---|",
-        "| `vf_coef` | `algo.value_coef` | none |",
-        "| `n_envs` | `num_envs` | another unit |",
-        "| `vf_coef` with a switch | `algo.value_coef` | kept |",
-        "| `clip_range`, `save_at` | `algo.clip_eps`, `checkpoint.every` | none |",
-        "| `unheard_of` | none | kept |",
-    ]
-    found = program.with_differences("\n".join(rows)).splitlines()
-    assert [found[i] for i in (0, 1, 4, 6)] == [rows[i] for i in (0, 1, 4, 6)]
-    assert "weigh half the squared error" in found[2]
-    assert found[3].endswith("| none |")
-    assert "| `save_at`: It counts evaluations. Set `checkpoint.every`;" in found[5]
-    for page in (ROOT / "docs" / "migration").glob("*.md"):
-        text = page.read_text(encoding="utf-8")
-        assert page.name == "index.md" or "<!-- generated: differences -->" in text, page

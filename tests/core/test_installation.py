@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -61,26 +60,6 @@ def test_every_extra_in_an_error_exists() -> None:
     source = "\n".join(path.read_text() for path in TEXTS if path.suffix == ".py")
     named = set(re.findall(r"""install_extra\(["'](\w+)["']\)""", source))
     assert {"wandb", "mlflow", "ray", "export", "vmas", "football"} <= named <= extras
-
-
-def test_make_installs_what_its_goal_needs() -> None:
-    def commands(goal: str) -> str:
-        return subprocess.run(
-            ["make", "--no-print-directory", "--dry-run", "--always-make", goal, "ARGS=seed=3"],
-            cwd=ROOT, capture_output=True, text=True, check=True,
-            env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
-        ).stdout  # fmt: skip
-
-    train, test, docs = commands("train"), commands("test"), commands("docs")
-    assert re.search(r"pip install .*--no-compile .*--editable \.$", train, re.M)
-    assert "[dev]" not in train
-    assert "--quiet" not in train
-    assert train.rstrip().endswith("coterie train seed=3")
-    assert train.splitlines()[0] in test
-    assert re.search(r"pip install .*--editable '\.\[dev\]'$", test, re.M)
-    assert test.rstrip().endswith("pytest")
-    assert re.search(r"pip install .*--editable '\.\[docs\]'$", docs, re.M)
-    assert "[dev]" not in docs
 
 
 PROGRAM = """

@@ -278,7 +278,7 @@ class Process:
     def wait_for(self, found: Callable[[], bool]) -> None:
         """Waits until `found` returns True. AssertionError if the process ends before."""
         while not found():
-            assert self._process.exitcode is None, f"ended with {self._process.exitcode}: {self._written()}"
+            assert self._process.exitcode is None, f"ended with {self._process.exitcode}: {self.written()}"
             time.sleep(0.002)
 
     def end(self) -> tuple[int, str]:
@@ -286,10 +286,11 @@ class Process:
         self._process.join(120)
         if self._process.exitcode is None:
             self.signal(signal.SIGKILL)
-            pytest.fail(f"still running after two minutes: {self._written()}")
-        return self._process.exitcode, self._written()
+            pytest.fail(f"still running after two minutes: {self.written()}")
+        return self._process.exitcode, self.written()
 
-    def _written(self) -> str:
+    def written(self) -> str:
+        """Returns the output so far."""
         return self.output.read_text() if self.output.is_file() else ""  # a terminal cannot be read again
 
 
@@ -383,6 +384,14 @@ def _copy_before_changes(out: Path, copies: Path) -> None:
         copying = False
 
     _before_changes(copy)
+
+
+def save_forever(folder: Path) -> None:
+    """Saves checkpoints with tensors and metadata that are their number of steps, after those that are there."""
+    store = Checkpoints(folder)
+    found = store.latest()
+    for steps in itertools.count(1 + (found.steps if found else 0)):
+        store.save(steps, {"w": torch.full((200, 100), float(steps))}, {"n": steps}, best=steps % 3 == 0)
 
 
 def is_run(out: Path) -> bool:
