@@ -124,4 +124,3 @@ def fail(fault: str, observation: np.ndarray) -> np.ndarray:
 
 gymnasium.register("Counting-v0", Counting)
 gymnasium.register("Obedient-v0", Obedient)
-gymnasium.register("Wide-v0", Wide)

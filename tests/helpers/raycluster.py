@@ -2,8 +2,8 @@
 
     python raycluster.py
 
-Starts a head without cores and two nodes with one core each, and prints the head's address. `kill` on stdin kills one
-node at once, as a power failure would. The end of stdin ends the cluster.
+Starts a head and another node with one core each, and prints the head's address. `kill` on stdin kills the other node
+at once, as a power failure would. The end of stdin ends the cluster.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "hea
 
 
 def main() -> None:
-    here: dict[str, Any] = {"node_ip_address": "127.0.0.1", "object_store_memory": STORE}
+    here: dict[str, Any] = {"node_ip_address": "127.0.0.1", "object_store_memory": STORE, "include_log_monitor": False}
     cluster = Cluster(
         initialize_head=True,
-        head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": QUICK, **here},
+        head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": QUICK, **here},
     )
-    nodes = [cluster.add_node(num_cpus=1, include_log_monitor=False, **here) for _ in range(2)]
+    node = cluster.add_node(num_cpus=1, **here)
     print(cluster.address, flush=True)
     for _ in sys.stdin:
-        for process in nodes.pop().all_processes.values():
+        for process in node.all_processes.values():
             for started in process:
                 os.kill(started.process.pid, signal.SIGKILL)
         print("killed", flush=True)

@@ -15,11 +15,12 @@ from tinyruns import Process, tiny
 
 def start(folder: Path, *words: str, prepare: Callable[[], None] | None = None, **environment: str) -> Process:
     """Starts `coterie train -m` with settings of tiny runs in a folder."""
-    prepare = prepare or partial(_update_environment, environment)
+    prepare = prepare or partial(update_environment, environment)
     return Process(folder, "train", "-m", *tiny(*words), prepare=prepare)
 
 
-def _update_environment(variables: dict[str, str]) -> None:
+def update_environment(variables: dict[str, str]) -> None:
+    """Sets environment variables of this process."""
     os.environ.update(variables)
 
 

@@ -1,15 +1,19 @@
-"""Workers that fail at messages outside a step."""
+"""Workers that fail at messages outside a step, and trainers of workers in processes of their own."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coterie.config.schema import WorkersConfig
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv
+from coterie.envs.external.workers.processes import ProcessBackend
 
 REQUESTS: dict[str, Callable[[Any, Any], Any]] = {
     "state": lambda env, saved: env.state_dict(),
@@ -53,3 +57,19 @@ def assert_replaced_at(message: str, env: BackendVectorEnv, fail: Callable[[], o
     assert step.lost is None
     assert not timestep.first.any()
     return result
+
+
+def separate_errors() -> None:
+    """Writes the errors of this process to a file of their own."""
+    os.dup2(os.open("errors", os.O_WRONLY | os.O_CREAT), 2)
+
+
+def step_hanging_workers() -> None:
+    """Steps two workers that hang in the third step, and never returns. Writes their processes to a file."""
+    backend = ProcessBackend("gym/faultyworlds:Counting-v0", {"fault": "hangs"}, 4, WorkersConfig(count=2, timeout=500))
+    backend.reset(0)
+    Path(".pids").write_text(" ".join(map(str, backend.pids)))
+    Path(".pids").rename("pids")
+    while True:
+        backend.send()
+        backend.receive()

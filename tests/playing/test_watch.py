@@ -8,8 +8,6 @@ import platform
 import re
 import signal
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -28,7 +26,7 @@ from coterie.playing.page import Address
 from coterie.playing.watch import Watcher, WatchOptions, watch
 from coterie.playing.watched_run import WatchedRun
 from coterie.runs.snapshots import SNAPSHOT, PolicySnapshots, read_snapshot
-from tinyruns import tiny, tiny_run
+from tinyruns import Process, tiny, tiny_run
 
 END = 156
 """Environment steps of the run at its end: rollouts of 40 steps, less when episodes restart."""
@@ -225,20 +223,13 @@ def test_a_folder_without_a_run_is_a_one_line_error(tmp_path: Path):
 def test_a_run_is_watched_while_another_process_trains_it(tmp_path: Path):
     """Its policies arrive as snapshots. The run is killed, resumed and interrupted, which the page shows."""
     out = tmp_path / "run"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     settings = tiny("steps=10M", "checkpoint.every=5M", "eval.every=0", "checkpoint.policy_seconds=0.05", f"out={out}")
-    program = [sys.executable, "-m", "coterie"]
-    trainer = subprocess.Popen([*program, "train", *settings], env=environment)
-    while not (out / "manifest.json").exists():
-        assert trainer.poll() is None
-        time.sleep(0.1)
-    watcher = subprocess.Popen(
-        [*program, "watch", str(out)], env=environment, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore it
-    )  # fmt: skip
+    trainer = Process(tmp_path, "train", *settings)
+    trainer.wait_for((out / "manifest.json").exists)
+    watcher = Process(tmp_path, "watch", out)
     try:
-        assert watcher.stderr is not None
-        found = re.search(r"http://(\S+)/", watcher.stderr.readline())
+        watcher.wait_for(lambda: "http://" in watcher.written() and watcher.written().endswith("\n"))
+        found = re.search(r"http://(\S+)/", watcher.written())
         assert found
         with connect(f"ws://{found[1]}/socket", proxy=None, open_timeout=60) as socket:
 
@@ -250,24 +241,23 @@ def test_a_run_is_watched_while_another_process_trains_it(tmp_path: Path):
 
             first = until(lambda status: status["state"] == "training" and status["policy_steps"])
             until(lambda status: status["policy_steps"] > first["policy_steps"])
-            trainer.kill()
-            trainer.wait()
+            trainer.signal(signal.SIGKILL)
+            assert trainer.end()[0] == -signal.SIGKILL
             stopped = until(lambda status: status["state"] == "stopped")
             assert "coterie resume" in stopped["text"]
             snapshot = out / "checkpoints" / SNAPSHOT
             killed = read_snapshot(snapshot)
             assert killed is not None
-            trainer = subprocess.Popen([*program, "resume", str(out)], env=environment)
+            trainer = Process(tmp_path, "resume", out)
             until(lambda status: status["state"] == "training")
             while (found := read_snapshot(snapshot)) is not None and found.steps == killed.steps:
                 time.sleep(0.02)  # an interrupt before the training loop would leave it as it was
-            trainer.send_signal(signal.SIGINT)
-            assert trainer.wait(120) == 130
+            trainer.signal(signal.SIGINT)
+            assert trainer.end()[0] == 130
             until(lambda status: status["state"] == "stopped")
         assert not snapshot.exists()  # the checkpoint is newer
-        watcher.send_signal(signal.SIGINT)
-        assert watcher.wait(60) == 0
+        watcher.signal(signal.SIGINT)
+        assert watcher.end()[0] == 0
     finally:
         for process in (trainer, watcher):
-            process.kill()
-            process.communicate()
+            process.kill_after(0)

@@ -7,11 +7,12 @@ import math
 import os
 import random
 import re
+import resource
 import shutil
+import signal
 import subprocess
-import sys
-import textwrap
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from coterie.core.serialize import CorruptError, Segment, Written, compare
 from coterie.runs import checkpoints
 from coterie.runs.checkpoints import Checkpoints, load, save
 from mutations import FUZZ, assert_one_line, mutated
+from tinyruns import Process, save_forever
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -661,32 +663,21 @@ def test_an_interrupt_while_writing_leaves_no_files(path, monkeypatch):
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.slow
 def test_a_write_refused_by_the_operating_system_is_a_one_line_error(tmp_path):
     """A limit on the size of files makes writes fail in the same way as a full disk."""
-    program = """
-        import resource, signal, sys, torch
-        from coterie.runs.checkpoints import Checkpoints
-        from coterie.core.errors import UserError
-        store = Checkpoints(sys.argv[1])
-        store.save(10, {"w": torch.ones(10)}, {})
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-        try:
+    store = Checkpoints(tmp_path / "c")
+    store.save(10, {"w": torch.ones(10)}, {})
+    before, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(UserError) as refusal:
             store.save(20, {"w": torch.ones(100_000)}, {})
-        except UserError as error:
-            print(error, store.latest().steps)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "c")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
     expected = f"cannot write the checkpoint {tmp_path / 'c' / '000000000020'}: File too large. Free some space"
-    assert done.stdout.startswith(expected)
-    assert done.stdout.endswith(" 10\n")
+    assert str(refusal.value).startswith(expected)
+    assert store.latest().steps == 10
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["000000000010", "last"]
 
 
@@ -701,30 +692,11 @@ def test_a_folder_that_cannot_be_created_is_a_one_line_error(tmp_path, where):
 
 @pytest.mark.slow
 def test_a_killed_process_always_leaves_a_loadable_checkpoint(tmp_path):
-    program = """
-        import sys, torch
-        from coterie.runs.checkpoints import Checkpoints
-        store = Checkpoints(sys.argv[1])
-        torch.set_num_threads(1)
-        found = store.latest()
-        steps = found.steps if found else 0
-        print("ready", flush=True)
-        while True:
-            steps += 1
-            store.save(steps, {"w": torch.full((200, 100), float(steps))}, {"n": steps}, best=steps % 3 == 0)
-    """
     store, before, rng = Checkpoints(tmp_path), 0, random.Random(0)
     for _ in range(3):
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.05 + rng.random() * 0.3)
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        process = Process(tmp_path.parent, prepare=partial(save_forever, tmp_path))
+        process.wait_for(lambda steps=before: (found := store.latest()) is not None and found.steps > steps)
+        assert process.kill_after(rng.random() * 0.1)
         found = store.latest()
         if found is not None:
             assert found.metadata == {"n": found.steps}
