@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from coterie.__main__ import main
-from tinyruns import checkpoint_state, tiny
+from sweeps import update_environment
+from tinyruns import Process, checkpoint_state, tiny
 
 
 def _accept_ctrl_c() -> None:
@@ -89,18 +91,18 @@ def test_a_run_that_is_stopped_before_it_trains_removes_what_it_created(
     out = tmp_path / "new" / "run" if is_new else tmp_path / "run"
     if not is_new:
         out.mkdir()
-    before = sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts)
+    before = files(tmp_path)
     words = tiny("env=stopping:make", f"env.when={when}", f"env.number={int(number)}", "algo=ippo", f"out={out}")
-    done = subprocess.run(
-        [sys.executable, "-m", "coterie", "train", *words],
-        capture_output=True, text=True, cwd=tmp_path, preexec_fn=_accept_ctrl_c, timeout=90, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MANIFEST": str(out / "manifest.json")},
-    )  # fmt: skip
-    assert done.returncode == (130 if number == signal.SIGINT else -number), done.stderr
-    assert sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts) == before
-    assert "Traceback" not in done.stderr
+    prepare = partial(update_environment, {"MANIFEST": str(out / "manifest.json")})
+    code, output = Process(tmp_path, "train", *words, prepare=prepare).end()
+    assert code == (130 if number == signal.SIGINT else -number), output
+    assert files(tmp_path) == before
+    assert "Traceback" not in output
     if when == "reset":
         name = "Ctrl-C" if number == signal.SIGINT else number.name
-        assert (
-            f"coterie: {name}: the run was stopped before the first checkpoint. Nothing of it is kept." in done.stderr
-        )
+        assert f"coterie: {name}: the run was stopped before the first checkpoint. Nothing of it is kept." in output
+
+
+def files(folder: Path) -> list[Path]:
+    """Files and folders, besides compiled modules and the output of commands."""
+    return sorted(p for p in folder.rglob("*") if "__pycache__" not in p.parts and not p.name.startswith("output-"))
