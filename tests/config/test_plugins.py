@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 
@@ -140,22 +137,3 @@ def test_packages_cannot_replace_environments_of_coterie(install: Install):
     assert not registry.is_factory("particle/simple")
     assert type(make("particle/simple")).__name__ == "WorldEnv"
     assert make("gym/CartPole-v1").spec.episode_limit == 500
-
-
-@pytest.mark.slow
-def test_a_package_installed_with_pip_provides_its_environment(tmp_path: Path):
-    wheel, target, info = tmp_path / "lab_real-0.3-py3-none-any.whl", tmp_path / "site", "lab_real-0.3.dist-info"
-    with ZipFile(wheel, "w") as file:
-        file.writestr("labreal.py", MODULE)
-        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: lab-real\nVersion: 0.3\n")
-        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr(f"{info}/entry_points.txt", f"[{plugins.GROUP}]\ncoin = labreal:Coin\n")
-        file.writestr(f"{info}/RECORD", "")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
-    subprocess.run([*pip, "--target", str(target), str(wheel)], check=True)
-    program = "from coterie.envs.make import make; print(make('coin').spec.name, make('lab_real/coin').spec.n)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True,
-        env=os.environ | {"PYTHONPATH": str(target)},
-    )  # fmt: skip
-    assert done.stdout.split() == ["coin", "1"]
