@@ -33,11 +33,11 @@ from coterie.runs.checkpoints import Checkpoints
 from coterie.training.collector import Collector
 from places import HELPERS
 from tinyruns import Process, stop_at
-from workerfaults import REQUESTS, assert_lost, assert_replaced_at
+from workerfaults import REQUESTS, assert_lost, assert_replaced_at, separate_errors, step_hanging_workers
 
 COUNTING = "gym/faultyworlds:Counting-v0"
 FAULTY = HELPERS / "faultyworlds.py"
-FAULTS = ("exits", "killed", "hangs", "raises", "nan", "nan_reward", "shape", "sys_exit", "interrupt")
+FAULTS = ("killed", "hangs", "raises", "nan", "nan_reward", "shape", "interrupt")
 
 
 def make_env(
@@ -247,7 +247,6 @@ def test_an_environment_that_raises_without_workers_is_a_one_line_error(
     ("fault", "reasons", "workers", "restarts"),
     [
         ("sys_exit", ("SystemExit",), 0, 0),
-        ("shape", ("shape",), 0, 0),
         ("interrupt", ("KeyboardInterrupt",), 1, 0),  # without workers it cannot be distinguished from Ctrl-C
         ("raises", ("the ball has no weight", "workers.restarts=1"), 1, 1),
     ],
@@ -290,12 +289,10 @@ def test_what_environments_print_does_not_reach_json(tmp_path: Path, capfd: Any)
 @pytest.mark.slow
 def test_what_environments_of_workers_print_does_not_reach_json(tmp_path: Path):
     """In a process of its own, because workers write to the standard error of the process that began the first one."""
-    done = subprocess.run(
-        [sys.executable, "-m", "coterie", *PRINTS, "workers.count=1", f"out={tmp_path / 'run'}"],
-        capture_output=True, text=True, timeout=120, check=False, cwd=HELPERS,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert_only_json_is_on_standard_output(done.stdout, done.stderr)
+    words = [*PRINTS, "workers.count=1", f"out={tmp_path / 'run'}"]
+    code, output = Process(tmp_path, *words, prepare=separate_errors).end()
+    assert code == 0, output
+    assert_only_json_is_on_standard_output(output, (tmp_path / "errors").read_text())
 
 
 def test_standard_output_is_restored_after_a_command_with_json(capfd: Any):
@@ -319,26 +316,13 @@ def test_the_reported_line_is_in_the_users_own_code(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_no_worker_survives_a_killed_trainer(tmp_path: Path):
     """A trainer in a process of its own with hanging workers, ended by SIGKILL."""
-    script = tmp_path / "trainer.py"
-    script.write_text(
-        f"import sys, time\nsys.path.insert(0, {str(HELPERS)!r})\n"
-        "from coterie.config.schema import WorkersConfig\n"
-        "from coterie.envs.external.workers.processes import ProcessBackend\n"
-        "if __name__ == '__main__':\n"
-        "    config = WorkersConfig(count=2, timeout=500)\n"
-        f"    backend = ProcessBackend({COUNTING!r}, {{'fault': 'hangs'}}, 4, config)\n"
-        "    backend.reset(0)\n"
-        "    print(*backend.pids, flush=True)\n"
-        "    while True:\n        backend.send()\n        backend.receive()\n"
-    )
-    trainer = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    assert trainer.stdout is not None
-    pids = trainer.stdout.readline().split()
+    trainer = Process(tmp_path, prepare=step_hanging_workers)
+    trainer.wait_for((tmp_path / "pids").exists)
+    pids = (tmp_path / "pids").read_text().split()
     time.sleep(0.5)  # the workers hang by now
     assert all(alive(int(pid)) for pid in pids)
-    trainer.send_signal(signal.SIGKILL)
-    trainer.wait()
-    trainer.stdout.close()
+    trainer.signal(signal.SIGKILL)
+    assert trainer.end()[0] == -signal.SIGKILL
     until = time.monotonic() + 20
     while time.monotonic() < until and any(alive(int(pid)) for pid in pids):
         time.sleep(0.05)
