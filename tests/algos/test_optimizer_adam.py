@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from coterie.algos.optimizer import Optimizer
 from coterie.kernels import switch
+from fakecuda import fake_cuda
 
 EPS, DECAY, MAX_NORM = 1e-5, 0.01, 0.5
 
@@ -131,3 +132,52 @@ def test_an_optimizer_for_one_module_has_moments_and_a_weight_decay_of_its_own()
     assert alone.state_dict()["one"]["exp_avg"].count_nonzero() == 0, "weight decay would add to the gradient of 0"
     assert torch.equal(before["one"]["exp_avg"], optimizer.state_dict()["one"]["exp_avg"])
     assert_same_parameters({"two": nets["two"]}, kept)
+
+
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_steps_on_a_gpu_are_those_on_the_cpu_and_read_nothing(without_kernels, as_tensors):
+    """Rates as tensors are read by the step itself, so that it follows them without a new capture."""
+    nets, others = modules(), modules()
+    on_host = Optimizer(nets, EPS, DECAY, MAX_NORM)
+    before = losses(nets, 3)[0].detach()
+    for k in range(3):
+        on_host.step(losses(nets, 3)[k], rates(k))
+    with fake_cuda() as cuda:
+        for module in others.values():
+            module.to("cuda")
+        optimizer = Optimizer(others, EPS, DECAY, MAX_NORM)
+        x = torch.randn(3, 11, 7, generator=torch.Generator().manual_seed(1)).to("cuda")
+        lr = {name: torch.zeros((), device="cuda") for name in others}
+        kept = optimizer.tensors()
+        cuda.reads.clear()
+        cuda.copies.clear()
+        for k in range(3):
+            for name, rate in rates(k).items():
+                lr[name].fill_(rate)
+            loss = others["two"](others["one"](x[k]).tanh()).square().sum()
+            optimizer.step(loss, lr if as_tensors else rates(k))
+        assert (cuda.reads, cuda.copies) == ({}, {})
+        assert all(x is y for x, y in zip(kept, optimizer.tensors(), strict=True))
+        found = [p.detach().cpu() for p in parameters(others)]
+        loss = losses(nets, 3)[0].detach()
+    assert loss < before
+    for one, other in zip(parameters(nets), found, strict=True):
+        torch.testing.assert_close(one.detach(), other, rtol=1e-6, atol=1e-7)
+
+
+def test_steps_on_a_gpu_do_not_depend_on_how_a_rate_is_given(without_kernels):
+    """With 0.3 in double precision, which no float32 equals, steps would differ slightly from those in a graph."""
+
+    def trained(as_tensor: bool) -> Tensor:
+        nets = modules()
+        with fake_cuda():
+            for module in nets.values():
+                module.to("cuda")
+            optimizer = Optimizer(nets, EPS, DECAY, None)
+            x = torch.randn(4, 11, 7, generator=torch.Generator().manual_seed(1)).to("cuda")
+            rate = torch.full((), 0.3, device="cuda") if as_tensor else 0.3
+            for batch in x:
+                optimizer.step(nets["two"](nets["one"](batch)).square().sum(), dict.fromkeys(nets, rate))
+            return torch.cat([p.detach().cpu().flatten() for p in parameters(nets)])
+
+    assert torch.equal(trained(False), trained(True))
