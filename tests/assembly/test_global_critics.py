@@ -30,7 +30,6 @@ CASES = {
     "mappo": (TAG, "algo=mappo", GLOBAL, *GRU, *FEW, "algo.normalize_obs=true"),
     "mappo/original": (TAG, "algo=mappo/original", GLOBAL, "algo.batch_size=2", "algo.sequence_length=5", *FEW),
     "coma": (TAG, "algo=coma", GLOBAL, "algo.obs_last_action=true", "algo.critic_last_action=true"),
-    "maddpg and masac": (*MADDPG, "teams.agent.algo=masac", f"teams.agent.{GLOBAL}"),
     "alternating self-play of maddpg": (*MADDPG, "selfplay.snapshot_interval=100",
                                         "selfplay.rating_episodes=4", "alternate.every=150"),
 }  # fmt: skip

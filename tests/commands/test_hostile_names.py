@@ -31,15 +31,14 @@ class Named:
 
     metadata: ClassVar[dict[str, Any]] = {"name": "named", "render_modes": []}
 
-    def __init__(self, continuous: bool = False):
+    def __init__(self):
         self.possible_agents, self.agents = list(NAMES), []
-        self.acts = spaces.Box(0, 2, (1,)) if continuous else spaces.Discrete(3)
 
     def observation_space(self, agent: str) -> spaces.Space:
         return EYES if agent in ("items", "train") else spaces.Box(-1, 1, (3,))
 
     def action_space(self, agent: str) -> spaces.Space:
-        return self.acts
+        return spaces.Discrete(3)
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict, dict]:
         self.agents, self.time, self.draw = list(NAMES), 0, np.random.default_rng(seed)
@@ -68,8 +67,8 @@ class Named:
         pass
 
 
-def make(continuous: bool = False) -> Named:
-    return Named(continuous)
+def make() -> Named:
+    return Named()
 
 
 REPLAY = ("algo.learning_starts=20", "algo.batch_size=4", "algo.gradient_steps=1", "algo.buffer_size=200")
@@ -78,8 +77,6 @@ SIGNALS = ("rewards.icm.weight=0.1", "rewards.rnd.weight=0.1")
 CASES = {
     "ippo, teams": ("algo=ippo", *CLIPPED, *SIGNALS),
     "mappo, unshared, GRU": ("algo=mappo", "env.teams=shared", *CLIPPED, "algo.rnn=gru", "algo.share_params=none"),
-    "mappo, numbers": ("algo=mappo", "env.teams=shared", *CLIPPED, "env.continuous=true", "algo.critic=joint"),
-    "coma": ("algo=coma", "env.teams=shared", "algo.num_minibatches=1"),
     "poca": ("algo=poca", "env.teams=shared", *CLIPPED),
     "qmix, on disk": ("algo=qmix", "env.teams=shared", *REPLAY, "algo.rnn=none", "algo.obs_last_action=false")
     + ("algo.buffer_storage=disk", "algo.share_params=role"),

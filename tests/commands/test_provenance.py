@@ -143,6 +143,13 @@ def test_a_row_stands_if_the_present_code_repeats_its_bits(
     row = {"common": list(verification.COMMON), "overrides": list(words), "seeds": {"0": source}}
     row["provenance"] = provenance.measured([*row["common"], *words], [source["git"]])
 
+    def run(command: list[str], *, env: dict[str, str], **how: Any) -> subprocess.CompletedProcess[str]:
+        """Trains with the present source in this process, and with that of a revision in another one."""
+        if env["PYTHONPATH"] != str(provenance.PACKAGE.parent):
+            return subprocess.run(command, env=env, **how)
+        return subprocess.CompletedProcess(command, main(command[3:]), "", "")
+
+    monkeypatch.setattr(verification, "subprocess", SimpleNamespace(run=run))
     file = provenance.PACKAGE / "algos" / "ppo.py"
     file.write_text(file.read_text() + "\nOTHER = 1\n")
     assert not provenance.is_present(row)
@@ -152,11 +159,6 @@ def test_a_row_stands_if_the_present_code_repeats_its_bits(
     assert provenance.is_verified(row, present)
     assert not provenance.is_verified(row, [*present, "algo.lr=0.1"])
 
-    def run_here(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        """Trains in this process. Both sources compute the same, as the first comparison has shown."""
-        return subprocess.CompletedProcess(command, main(command[3:]), "", "")
-
-    monkeypatch.setattr(verification, "subprocess", SimpleNamespace(run=run_here))
     monkeypatch.setattr(verification, "source_at", lambda revision: contextlib.nullcontext(provenance.PACKAGE))
     other = dataclasses.replace(job, overrides=(*words, "algo.lr=0.1"))
     assert "tensors differ" in verification.verify(other, row)

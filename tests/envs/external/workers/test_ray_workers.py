@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 import torch
 
 import coterie
 import faultyworlds
 from coterie.__main__ import main
+from coterie.config import callables
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError, WorkersFailedError
 from coterie.core.types import Action, Step, Timestep
@@ -36,25 +36,19 @@ from coterie.envs.make import make
 from coterie.policies.base import RandomPolicy
 from coterie.training.collector import Collector
 from places import HELPERS
-from tinyruns import assert_same, checkpoint_state, log_entries, train
+from tinyruns import assert_same, log_entries, train
 
 pytestmark = pytest.mark.slow
 
-COUNTING, OBEDIENT, WIDE = (f"gym/faultyworlds:{name}-v0" for name in ("Counting", "Obedient", "Wide"))
+COUNTING, OBEDIENT = (f"gym/faultyworlds:{name}-v0" for name in ("Counting", "Obedient"))
 HANGS, RAISES = 3, 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def local() -> Iterator[None]:
-    """A local Ray for all tests."""
-    with ray_workers.connect("local", 2) as connection:
-        connection.wait_until_ready()
-        yield
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[subprocess.Popen[str]]:
-    """A cluster of three nodes, two of them with one core each, found by this process as `auto`."""
+    """A cluster of two nodes with one core each, found by this process as `auto`. A local Ray is started by a trainer
+    that is killed, and by sweeps.
+    """
     folder = tempfile.mkdtemp(prefix="coterie-test-", dir="/tmp")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", folder)
@@ -68,13 +62,17 @@ def nodes() -> Iterator[subprocess.Popen[str]]:
         ) as process:  # fmt: skip
             assert process.stdout is not None
             assert process.stdout.readline().startswith("127.0.0.1:")
-            yield process
+            with ray_workers.connect("auto", 2) as connection:  # kept open for all tests
+                connection.wait_until_ready()
+                yield process
     shutil.rmtree(folder)
 
 
 def ray_backend(name: str, num_envs: int, count: int, **config: Any) -> BackendVectorEnv:
     return BackendVectorEnv(
-        ray_workers.ray_backend(name, {}, num_envs, WorkersConfig(count=count, kind="ray", **config)), 3, "cpu"
+        ray_workers.ray_backend(name, {}, num_envs, WorkersConfig(count=count, kind="ray", address="auto", **config)),
+        3,
+        "cpu",
     )
 
 
@@ -93,9 +91,17 @@ def play(env: VectorEnv, timestep: Timestep, steps: int) -> list[Timestep | Step
     return found
 
 
+@pytest.mark.usefixtures("nodes")
 def test_ray_workers_have_the_same_results_as_serial_stepping():
-    """Observations so large that they are sent by Ray's object store, and workers with unequal numbers of them."""
-    envs = [serial(WIDE, 3), ray_backend(WIDE, 3, 2)]
+    """Code that no module has, observations so large that they are sent by Ray's object store, and workers with unequal
+    numbers of them.
+    """
+
+    class Local(faultyworlds.Wide):
+        pass
+
+    name = callables.name_of(Local)
+    envs = [serial(name, 3), ray_backend(name, 3, 2)]
     timestep, other = (env.reset() for env in envs)
     assert first_difference(timestep, other) is None
     for a, b in zip(*(play(env, timestep, 40) for env in envs), strict=True):
@@ -104,11 +110,12 @@ def test_ray_workers_have_the_same_results_as_serial_stepping():
         env.close()
 
 
+@pytest.mark.usefixtures("nodes")
 def test_double_buffering_on_ray_changes_no_results_and_each_half_replaces_its_own_worker(caplog: Any):
     """States are interchangeable with those of serial stepping."""
     envs = [
         make("gym/CartPole-v1", {}, 5, 3, workers=workers)
-        for workers in (None, WorkersConfig(count=1, kind="ray", overlap=True, restarts=1))
+        for workers in (None, WorkersConfig(count=1, kind="ray", address="auto", overlap=True, restarts=1))
     ]
     assert [isinstance(env, DoubleBufferedEnv) for env in envs] == [False, True]
     (team,) = envs[0].spec.default_teams()
@@ -143,6 +150,7 @@ def commanded(env: VectorEnv, *actions: int) -> tuple[Step, Timestep]:
     return env.step({"agent": Action(torch.tensor(actions).reshape(-1, 1, 1), None)})
 
 
+@pytest.mark.usefixtures("nodes")
 def test_failed_workers_are_replaced_up_to_the_limit(caplog: Any):
     env = ray_backend(OBEDIENT, num_envs=4, count=2, timeout=2.0, restarts=1)
     number = env.reset().obs["agent"][:, 0, 0]
@@ -172,17 +180,6 @@ def test_two_ranks_with_actors_on_a_cluster_train_as_one_process_without_workers
     assert two == [pytest.approx(entry, rel=1e-3, abs=1e-4) for entry in one]
 
 
-def test_workers_receive_the_code_of_an_environment_without_a_module(tmp_path: Path):
-    class Local(faultyworlds.Obedient):
-        action_space = gymnasium.spaces.Discrete(1)
-
-    words = {"algo": "ppo", "num_envs": 2, "steps": 40, "eval": {"every": 0}, "progress": "off", "device": "cpu"}
-    words |= {"algo.rollout_length": 10, "env": Local, "log": {"tensorboard": False}, "threads": 1}
-    alone = coterie.train(**words, out=tmp_path / "alone")
-    shared = coterie.train(**words, out=tmp_path / "ray", workers={"count": 1, "kind": "ray", "timeout": 120})
-    assert_same(checkpoint_state(shared.run)["algorithms"], checkpoint_state(alone.run)["algorithms"])
-
-
 def test_different_versions_are_an_error_of_the_worker():
     versions = json.dumps({"coterie": "99.1", "Python": "3.99"}).encode()
     reply = RayActor().do(START + versions + b"\n")
@@ -192,7 +189,7 @@ def test_different_versions_are_an_error_of_the_worker():
 
 
 def test_training_survives_a_dead_node(nodes: subprocess.Popen[str], caplog: Any):
-    env = ray_backend(OBEDIENT, num_envs=2, count=2, address="auto", timeout=20.0)
+    env = ray_backend(OBEDIENT, num_envs=2, count=2, timeout=20.0)
     env.reset()
     commanded(env, 0, 0)
     assert nodes.stdin is not None
