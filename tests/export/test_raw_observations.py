@@ -117,7 +117,7 @@ def menagerie() -> Menagerie:
     return Menagerie()
 
 
-FEW = ("integers", "nested", "multidiscrete")
+FEW = ("integers", "nested")
 """Agents with every type of numbers and of parts, since writing a graph takes more than a second per agent."""
 
 
