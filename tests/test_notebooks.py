@@ -32,6 +32,10 @@ FEWER = {
 """Changes of the pages for tests, which train less."""
 
 
+WITHOUT_CURVES = "import coterie.commands.train as _train; _train.draw_curves = lambda folder: None"
+"""They take longer than such runs; the pages plot one."""
+
+
 def code_cells(page: Path) -> list[dict[str, Any]]:
     return [cell for cell in json.loads(page.read_text())["cells"] if cell["cell_type"] == "code"]
 
@@ -47,7 +51,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[st
     cells = []
     for name, found in sources.items():
         (folder / name).mkdir()
-        cells += [f"import os; os.chdir({str(folder / name)!r})", *found]
+        cells += [f"import os; os.chdir({str(folder / name)!r}); {WITHOUT_CURVES}", *found]
     page, result = notebook(folder, *cells), folder / "executed.ipynb"
     words = [sys.executable, str(ROOT / "tests" / "helpers" / "run_notebook.py"), str(page), str(result)]
     env = os.environ | {"JUPYTER_PLATFORM_DIRS": "1", "PYTHONPATH": str(ROOT / "src")}
