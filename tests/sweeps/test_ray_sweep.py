@@ -9,7 +9,7 @@ import pytest
 
 import tinyruns
 from coterie.sweeps.ray_job import RayJob, pack, unpack
-from sweeps import copy_often, start, sweep
+from sweeps import copy_often, sweep
 
 
 def test_a_copied_run_replaces_the_one_before(tmp_path: Path):
@@ -26,16 +26,21 @@ def test_a_copied_run_replaces_the_one_before(tmp_path: Path):
     assert [path.name for path in copy.parent.iterdir()] == ["seed0"]
 
 
-@pytest.mark.slow
-def test_a_job_returns_messages_and_exit_code_of_its_command(tmp_path: Path):
-    job = RayJob(
-        ["train", "algo=mapo", "out='{out}'", "--json"],
+def job_of(tmp_path: Path, *words: str) -> RayJob:
+    """Starts a command as a node does."""
+    return RayJob(
+        [*words, "out='{out}'", "--json"],
         run=None,
         config=None,
         folder=str(tmp_path / "missing"),
         module_path=str(Path(__file__).resolve().parents[2] / "src"),
-        copy_seconds=1.0,
+        copy_seconds=0.0,
     )
+
+
+@pytest.mark.slow
+def test_a_job_returns_messages_and_exit_code_of_its_command(tmp_path: Path):
+    job = job_of(tmp_path, "train", "algo=mapo")
     lines: list[str] = []
     code = None
     while code is None:
@@ -48,19 +53,30 @@ def test_a_job_returns_messages_and_exit_code_of_its_command(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_on_ray_ends_with_the_bits_of_runs_on_this_machine(tmp_path: Path):
+def test_a_sweep_on_ray_continues_a_copied_run_with_the_bits_of_runs_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The first job is copied while it trains, then its node is lost."""
     settings = ("steps=4000", "checkpoint.every=400", "eval.every=0")
-    words = (*settings, "seed=0,1", "out=sweep", "--launcher", "ray address=local")
-    process = start(tmp_path, *words, prepare=copy_often)
-    process.wait_for((tmp_path / "sweep" / "seed0" / "checkpoints" / "last").exists)  # copied from the node
-    process.signal(signal.SIGKILL)
-    process.end()
-    code, outcomes, messages = sweep(tmp_path, *words, prepare=copy_often)
+    monkeypatch.setattr("coterie.sweeps.ray_job._POLL_SECONDS", 0.02)
+    job, files, code = job_of(tmp_path, "train", *tinyruns.tiny(*settings), "seed=0"), None, None
+    while files is None:
+        _, files, code, _ = job.poll()
+    assert code is None
+    job._process.kill()
+    while code is None:
+        _, _, code, _ = job.poll()
+    assert code == 128 + signal.SIGKILL
+    unpack(files, tmp_path / "sweep" / "seed0")
+    code, outcomes, messages = sweep(
+        tmp_path, *settings, "seed=0,1", "out=sweep", "--launcher", "ray address=local", prepare=copy_often
+    )
     assert code == 0, messages
-    assert [outcome["state"] in {"resumed", "finished"} for outcome in outcomes] == [True, True]
+    assert [outcome["state"] for outcome in outcomes] == ["resumed", "finished"]
     assert "[seed0] resumes sweep/seed0" in messages
     assert [outcome["run"] for outcome in outcomes] == ["sweep/seed0", "sweep/seed1"]
-    calm = tmp_path / "calm"
-    tinyruns.train(calm, *settings, "seed=0")
-    assert tinyruns.log_entries(calm) == tinyruns.log_entries(tmp_path / "sweep" / "seed0")
-    tinyruns.assert_same(tinyruns.checkpoint_state(calm), tinyruns.checkpoint_state(tmp_path / "sweep" / "seed0"))
+    for seed in ("seed=0", "seed=1"):
+        calm, copied = tmp_path / seed, tmp_path / "sweep" / seed.replace("=", "")
+        tinyruns.train(calm, *settings, seed)
+        assert tinyruns.log_entries(calm) == tinyruns.log_entries(copied)
+        tinyruns.assert_same(tinyruns.checkpoint_state(calm), tinyruns.checkpoint_state(copied))
