@@ -235,17 +235,11 @@ def test_a_policy_of_three_agents_plays_and_continues_with_others(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings",
-    [
-        ("algo=mappo", "network=tarmac"),
-        ("algo=mat", "algo.embedding_size=8"),
-        ("algo=ff_sable", "algo.embedding_size=8"),
-    ],
-)
+@pytest.mark.parametrize("settings", [("algo=mappo", "network=tarmac"), ("algo=mat", "algo.embedding_size=8")])
 def test_players_of_teams_that_need_all_observations_say_so(
     settings: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Graphs of MAT, which take many seconds, are in `test_onnx_graph.py`."""
     run = train(tmp_path / "run", *settings, "env=particle/simple_spread")
     assert "team agent: centralized execution" in run.summary.text()
     player = coterie.load(run).player(mode="greedy")
@@ -257,7 +251,8 @@ def test_players_of_teams_that_need_all_observations_say_so(
         player.act({name: obs[name] for name in ("agent_0", "agent_1")})
     with pytest.raises(UserError, match="got one array for 3 agents"):
         player.act(obs["agent_0"])
-    pytest.importorskip("onnxscript")
+    if "algo=mat" in settings:
+        return
     export(run.run, tmp_path / "out")
     assert "centralized execution" in capsys.readouterr().err
     exported = Player(tmp_path / "out", mode="greedy")

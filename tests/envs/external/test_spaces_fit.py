@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -11,12 +10,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from coterie.assembly.build import build
+from coterie.assembly.resolve import resolve
 from coterie.checks.environment.rules import INTERFACE_RULES
 from coterie.commands.check import check_env
 from coterie.core.errors import ReportedError, UserError
 from coterie.envs.external.spaces import Observer
 from coterie.envs.external.spaces_fit import observation_problems
-from tinyruns import shorten_checks, train
+from tinyruns import shorten_checks, tiny
 
 HERE = __name__
 TWO, BITS, COLOR = spaces.Box(-1, 1, (2,)), spaces.MultiBinary(3), spaces.Box(0, 255, (9, 9, 3), np.uint8)
@@ -165,12 +166,17 @@ def cases() -> list[Any]:
 
 @pytest.mark.parametrize(("kind", "key", "name"), cases())
 def test_the_check_accepts_an_environment_if_and_only_if_training_starts(
-    kind: str, key: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, key: str, name: str, monkeypatch: pytest.MonkeyPatch
 ):
     shorten_checks(monkeypatch)
+    words = (f"env={HERE}:{kind}", f"env.{key}={name}", "algo=ippo", "num_envs=2", "algo.epochs=1")
     try:
-        words = (f"env={HERE}:{kind}", f"env.{key}={name}", "algo=ippo", "num_envs=2", "algo.rollout_length=6")
-        train(tmp_path / "run", *words, "steps=12", "algo.epochs=1", "algo.num_minibatches=1", "eval.every=0")
+        parts = build(resolve(tiny(*words, "algo.num_minibatches=1")).config)
+        try:
+            for team, rollout in parts.collector.advance(6)[0].items():
+                parts.algorithms[team].update(rollout, 0.0)
+        finally:
+            parts.close()
         trained, said = True, ""
     except ReportedError as error:
         trained, said = False, str(error)
