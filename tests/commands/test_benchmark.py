@@ -330,14 +330,13 @@ def test_the_time_to_a_level_is_measured_from_the_start_of_the_command(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The runs train in this process. The first one seems to go on until it is interrupted."""
-    measured, signals = script("time_to_level"), []
+    measured, signals, polls = script("time_to_level"), [], iter([None] * 9)
     monkeypatch.setattr(measured, "EVALUATION", ("eval.every=100k", "eval.episodes=8", "eval.min_episodes=8"))
 
     def started(words: list[str], **_: Any) -> Any:
         assert main([*words[3:], *TINY]) == 0
-        is_over = "steps=100" in words
-        wait, poll = (lambda: 0), (lambda: 0 if is_over or signals else None)
-        return SimpleNamespace(poll=poll, returncode=0, wait=wait, send_signal=signals.append)
+        poll = (lambda: 0) if "steps=100" in words else (lambda: 0 if signals else next(polls, 0))
+        return SimpleNamespace(poll=poll, returncode=0, wait=lambda: 0, send_signal=signals.append)
 
     monkeypatch.setattr(measured, "subprocess", SimpleNamespace(Popen=started))
     measured.main(["--seeds", "1", "--level=-1000", "--steps", "10", "--results", str(tmp_path)])
