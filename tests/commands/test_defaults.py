@@ -88,8 +88,10 @@ def runs(scores: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, Any]]
 
 
 def test_scores_are_normalized_between_the_random_policy_and_the_best(scripts: Any) -> None:
-    tasks = [scripts.default_tasks.Task(name, "team", steps=1000) for name in ("easy", "hard")]
+    levels = {"easy": 30, "hard": None, "open": 50}
+    tasks = [scripts.default_tasks.Task(name, "team", steps=1000, threshold=level) for name, level in levels.items()]
     scores = {"easy": {"a": [29.0, 30.0, 31.0], "b": [19.0, 20.0, 21.0]}, "hard": {"a": [9.0, 10.0, 11.0]}}
+    scores["open"] = {"b": [20.0, 20.0, 20.0]}
     content = scripts.default_page.collect(runs(scores))
     found = scripts.default_page.by_task(content, tasks)
     easy, hard = found["easy"], found["hard"]
@@ -98,8 +100,8 @@ def test_scores_are_normalized_between_the_random_policy_and_the_best(scripts: A
     assert scripts.default_page.is_learned(easy)
     assert not scripts.default_page.is_learned(hard)
     page = scripts.default_page.page(content, tasks)
-    assert "| a | 2 | **1.00** | 0.95 to 1.05 | 1.00 |  | 1.0 |" in page
-    assert "| b | 1 | **0.50** | 0.45 to 0.55 | 0.50 |  | 1.0 |" in page
+    assert "| a | 1 | **1.00** | 0.95 to 1.05 | 1.00 | 1.00 |  | 1.0 |" in page  # nobody learns the hard task
+    assert "| b | 2 | **0.76** | 0.72 to 0.78 | 0.50 | 0.75 |  | 1.0 |" in page  # the open one is learned, not solved
     assert "| `hard` | – |  |" in page
 
 
