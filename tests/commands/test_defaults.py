@@ -10,13 +10,7 @@ import pytest
 
 from coterie.algos import registry
 from places import ROOT
-
-POLICY_GRADIENTS = (
-    *("mappo", "ippo", "maa2c", "ia2c", "happo", "haa2c", "hatrpo", "vdac", "seac", "poca", "mat", "mat_dec", "sable"),
-    "magpo",
-)
-ALGORITHMS = (*POLICY_GRADIENTS, "coma", "qmix", "vdn", "iql", "qplex", "qfix", "pqn_vdn", "maddpg", "masac", "hasac")
-CONTINUOUS = (*POLICY_GRADIENTS, "maddpg", "matd3", "masac", "hasac")
+from preset_learners import LEARNERS
 
 
 @pytest.fixture
@@ -27,54 +21,73 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
 
 
-def test_every_algorithm_that_learns_is_reported(scripts: Any) -> None:
-    assert (scripts.defaults.DISCRETE, scripts.defaults.CONTINUOUS) == (ALGORITHMS, CONTINUOUS)
+def test_every_algorithm_is_reported_or_named_as_one_of_single_agents(scripts: Any) -> None:
+    reported = {*scripts.defaults.algorithms("discrete"), *scripts.defaults.algorithms("continuous")}
+    assert reported | set(scripts.defaults.OF_ONE_AGENT) == set(LEARNERS)
+    assert "matd3" in scripts.defaults.algorithms("continuous")
+    assert "pac" not in scripts.defaults.algorithms("continuous")
 
 
-STEPS = {"particle/simple_crypto": 6_000, "matrix/penalty": 4_000, "gym/CartPole-v1": 4_000, "particle/simple": 4_000}
+STEPS = {"particle/simple_crypto": 12_000, "matrix/penalty": 4_000, "gym/CartPole-v1": 4_000, "particle/simple": 12_000}
 """Steps after which an algorithm has clearly learned, with the seed of the test."""
-ONE_STEP = {"particle/simple_crypto": 30_000, "matrix/penalty": 20_000, "gym/CartPole-v1": 10_000}
+ONE_STEP = {"particle/simple_crypto": 30_000, "particle/simple": 40_000}
 """Those of algorithms that take one gradient step per rollout: `maa2c`, `ia2c`, `haa2c`, `vdac` and `seac`."""
-REPLAYED = {"particle/simple_crypto": 3_000, "matrix/penalty": 2_000, "gym/CartPole-v1": 10_000}
+REPLAYED = {
+    "particle/simple_crypto": 3_000,
+    "matrix/penalty": 2_000,
+    "gym/CartPole-v1": 10_000,
+    "particle/simple": 4_000,
+}
 """Those of algorithms with a replay buffer, each of which takes several times as long."""
 MORE = {
+    "pac": {"matrix/penalty": 20_000},
     "iql": {"particle/simple_crypto": 10_000},
     "vdn": {"particle/simple_crypto": 5_000},
     "qplex": {"particle/simple_crypto": 5_000},
-    "maddpg": {"gym/CartPole-v1": 20_000},
+    "wqmix": {"particle/simple_crypto": 5_000},
+    "hasac": {"particle/simple": 2_500},
+    "masac": {"particle/simple": 2_500},
+    "sac": {"particle/simple": 2_500},
+    "ddpg": {"particle/simple": 8_000},
+    "maddpg": {"particle/simple": 8_000},
 }
 """Those of single algorithms that need more."""
-OF_ONE_AGENT = {
-    **dict.fromkeys(("mappo", "happo"), "ippo"),
-    **dict.fromkeys(("maa2c", "haa2c", "seac"), "ia2c"),
-    **dict.fromkeys(("vdn", "qmix", "qplex", "qfix"), "iql"),
-    "hasac": "masac",
-}
-"""Algorithms that are others with a single agent, up to the mixer of a single value, so that CartPole is not learned
-twice."""
+
+
+def tasks_of(algo: str, tasks: Any) -> list[Any]:
+    """Returns two tasks: one of each kind of action, or two of choices for algorithms that know no others.
+
+    PPO and DDQN are IPPO and IQL in teams, and train a single agent.
+    """
+    continuous = "continuous" in registry.algorithm(algo).capabilities.actions
+    envs = (
+        "gym/CartPole-v1" if algo in ("ppo", "ddqn") else "particle/simple_crypto",
+        "particle/simple" if continuous else "matrix/penalty",
+    )
+    return [task for task in tasks if task.env in envs]
 
 
 def steps_of(algo: str) -> dict[str, int]:
-    """Returns the tasks of an algorithm, and the steps that it needs."""
+    """Returns the steps that an algorithm needs by environment."""
     kind = ONE_STEP if algo in ("maa2c", "ia2c", "haa2c", "vdac", "seac") else {}
     replays = "buffer_size" in registry.algorithm(algo).Config.model_fields
-    steps = {**STEPS, **kind, **(REPLAYED if replays else {}), **MORE.get(algo, {})}
-    return {env: n for env, n in steps.items() if env != "gym/CartPole-v1" or algo not in OF_ONE_AGENT}
+    return {**STEPS, **kind, **(REPLAYED if replays else {}), **MORE.get(algo, {})}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", sorted({*ALGORITHMS, *CONTINUOUS}))
+@pytest.mark.parametrize("algo", LEARNERS)
 def test_with_its_defaults_every_algorithm_ends_above_the_random_policy_and_its_start(scripts: Any, algo: str) -> None:
-    """On three tasks of discrete actions, or one of continuous actions, in short runs with a fixed seed."""
-    for task in scripts.default_tasks.SMALL:
-        if task.env in steps_of(algo) and (algo in ALGORITHMS) == (task.actions == "discrete"):
-            steps = steps_of(algo)[task.env]
-            settings = [f"steps={steps}", f"eval.every={steps}"]  # evaluated at the start and at the end
-            if task.env == "gym/CartPole-v1":
-                settings += ["env.episode_limit=100", "eval.episodes=20"]  # evaluations take as long as training
-            job = scripts.defaults.Job(algo, task, "default", tuple(settings), seed=1000)
-            found = scripts.defaults.train(task.team, job.words)
-            assert found["score"] > max(found["random"], found["evaluations"][0]), task.name
+    """In short runs with a fixed seed, with every kind of action that the algorithm can take."""
+    tasks = tasks_of(algo, scripts.default_tasks.SMALL)
+    assert len(tasks) == 2
+    for task in tasks:
+        steps = steps_of(algo)[task.env]
+        settings = [f"steps={steps}", f"eval.every={steps}", "eval.episodes=30"]  # evaluated at the start and the end
+        if task.env == "gym/CartPole-v1":
+            settings += ["env.episode_limit=100", "eval.episodes=20"]  # evaluations take as long as training
+        job = scripts.defaults.Job(algo, task, "default", tuple(settings), seed=1000)
+        found = scripts.defaults.train(task.team, job.words)
+        assert found["score"] > max(found["random"], found["evaluations"][0]), task.name
 
 
 def runs(scores: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, Any]]:
