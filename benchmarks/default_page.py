@@ -40,7 +40,8 @@ def by_task(content: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, dict
             for (_, algo, _, _), run in sorted(mine, key=lambda item: int(item[0][3])):
                 scores.setdefault(algo, []).append(run["score"])
             random = {seed: run["random"] for (_, _, _, seed), run in mine}
-            found[task.name] = {"steps": task.steps, "random": list(random.values()), "scores": scores}
+            level, played = task.threshold, list(random.values())
+            found[task.name] = {"steps": task.steps, "threshold": level, "random": played, "scores": scores}
     return found
 
 
@@ -76,7 +77,10 @@ def page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:
             "## All tasks together",
             "",
             *table(
-                ["algorithm", "tasks", "IQM", "95% interval", "mean", "below random", "minutes per run"],
+                [
+                    *("algorithm", "tasks", "IQM", "95% interval", "IQM of solved tasks", "mean", "below random"),
+                    "minutes per run",
+                ],
                 [_summary(tasks, algo, seconds[algo]) for algo in order],
             ),
             "",
@@ -117,6 +121,12 @@ def is_learned(task: Mapping[str, Any]) -> bool:
     return any(mean - width > random for mean, width in map(_interval, task["scores"].values()))
 
 
+def is_solved(task: Mapping[str, Any]) -> bool:
+    """True if an algorithm's mean reaches the published threshold of the task, or if there is none."""
+    level = task["threshold"]
+    return level is None or any(statistics.fmean(scores) >= level for scores in task["scores"].values())
+
+
 def is_below_random(task: Mapping[str, Any], algo: str) -> bool:
     """True if the algorithm's interval lies below the random policy's, on a task that some algorithm learns."""
     mean, width = _interval(task["scores"][algo])
@@ -144,14 +154,16 @@ def _overall(tasks: Mapping[str, Any], algo: str) -> tuple[float, float, float]:
 
 def _summary(tasks: Mapping[str, Any], algo: str, seconds: float) -> list[str]:
     value, low, high = _overall(tasks, algo)
-    mine = [task for task in tasks.values() if algo in task["scores"]]
+    mine = [task for task in tasks.values() if algo in task["scores"] and is_learned(task)]
     below = sum(is_below_random(task, algo) for task in mine)
     mean = float(estimates.mean(_of(tasks, algo)))
+    solved = _of({name: task for name, task in tasks.items() if is_solved(task)}, algo)
     return [
         algo,
         str(len(mine)),
         f"**{value:.2f}**",
         f"{low:.2f} to {high:.2f}",
+        f"{estimates.interquartile_mean(solved):.2f}" if solved else "",
         f"{mean:.2f}",
         str(below or ""),
         f"{seconds / 60:.1f}",

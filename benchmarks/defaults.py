@@ -37,12 +37,8 @@ from coterie.core.errors import UserError
 
 HERE = Path(__file__).resolve().parent
 RUNS = HERE / "runs" / "defaults"
-SEQUENTIAL = ("happo", "haa2c", "hatrpo")
-POLICY_GRADIENTS = (
-    *("mappo", "ippo", "maa2c", "ia2c", *SEQUENTIAL, "vdac", "seac", "poca", "mat", "mat_dec", "sable", "magpo"),
-)
-DISCRETE = (*POLICY_GRADIENTS, "coma", "qmix", "vdn", "iql", "qplex", "qfix", "pqn_vdn", "maddpg", "masac", "hasac")
-CONTINUOUS = (*POLICY_GRADIENTS, "maddpg", "matd3", "masac", "hasac")
+OF_ONE_AGENT = ("ppo", "ddqn", "ddpg", "td3", "sac")
+"""Algorithms of single agents, which tables of teams leave out; PPO and DDQN are IPPO and IQL there."""
 EVALUATIONS = 4
 COMMON = ("device=cpu", "threads=1", "progress=off", "log.tensorboard=false")
 STUDIES: dict[str, tuple[tuple[Task, ...], tuple[int, ...]]] = {
@@ -170,9 +166,17 @@ def jobs(given: argparse.Namespace, tasks: tuple[Task, ...], seeds: tuple[int, .
         raise UserError("--variant: name the settings, and only if there are some")
     for seed in seeds:
         for task in tasks:
-            for algo in task.algos or (DISCRETE if task.actions == "discrete" else CONTINUOUS):
+            for algo in task.algos or algorithms(task.actions):
                 if not given.algos or algo in given.algos:
                     yield Job(algo, task, given.variant, tuple(given.settings), seed)
+
+
+def algorithms(actions: str) -> list[str]:
+    """Returns the algorithms that train on tasks with such actions: all that can, but those of single agents."""
+    from coterie.algos import registry
+
+    capabilities = {name: registry.algorithm(name).capabilities for name in registry.ALGOS if name not in OF_ONE_AGENT}
+    return [name for name, of in capabilities.items() if of.learns and actions in of.actions]
 
 
 def preset_jobs(given: argparse.Namespace, seeds: tuple[int, ...]) -> Iterator[Job]:

@@ -191,8 +191,8 @@ def page(content: dict[str, Any]) -> str:
         f"Baselines are means over {BASELINE_EPISODES:,} episodes, or over the episodes of a job that uses fewer. "
         "*Peak*: the highest mean over seeds of one evaluation during training, as reported by Papoudakis et al. The "
         "maximum of many noisy estimates is biased upward, more so with few episodes per evaluation. *Level*: a "
-        "reference with the conditions that differ from those of the row; its source is given below the table. "
-        "Continuous actions of DDPG and TD3 have no noise in evaluations.",
+        "reference, *better* if it is higher than the result, with the conditions that differ from those of the row; "
+        "its source is given below the table. Continuous actions of DDPG and TD3 have no noise in evaluations.",
         "",
         *_tuning(content["jobs"]),
         "",
@@ -248,11 +248,12 @@ def _action_mode(job: Job) -> str:
     return {"sample": "sampled", "greedy": "greedy"}[mode]
 
 
-def _level(job: Job) -> str:
-    """Reference level and the conditions that differ from those of the row."""
+def _level(job: Job, result: float) -> str:
+    """Reference level, with a note if it is better than the result, and the conditions that differ from the row's."""
     if job.level is None:
         return ""
-    return f"{job.level:g} ({job.conditions})" if job.conditions else f"{job.level:g}"
+    notes = ", ".join(note for note in ("better" if job.level > result else "", job.conditions) if note)
+    return f"{job.level:g} ({notes})" if notes else f"{job.level:g}"
 
 
 def _row(name: str, entry: dict[str, Any]) -> list[str]:
@@ -275,7 +276,7 @@ def _row(name: str, entry: dict[str, Any]) -> list[str]:
         _short(entry["peak"]) if "peak" in entry else "",
         _short(entry["baselines"]["random"]),
         "" if script is None else _short(script),
-        _level(job),
+        _level(job, final["mean"]),
         f"{entry['wall_s']['mean'] / 60:.1f}",
         _measured(job, entry),
     ]

@@ -89,6 +89,7 @@ _TAG_OPENAI = (_TAG, "env.variant=openai", "env.episode_limit=50")
 _LEVELS = (-155.0, -145.0, -135.0)
 _OPENAI = (_SPREAD, "env.variant=openai")
 _LISTENER = ("env=particle/simple_speaker_listener", "env.variant=openai")
+_OWN_CRITICS = "SAC of Coterie (`algo=sac`) with the settings of this row, whose critics are decentralized"
 _FOLLOWS = (
     f"{_OWN_TARGET}; no listener earns more than about -12.4, see `follow_speaker` in docs/environments/particle.md"
 )
@@ -192,7 +193,7 @@ JOBS = (
             ("vdn", "1M", -131.0, _TABLE, _OFF_POLICY),
             ("iql", "1500k", -132.6, _TABLE, _OFF_POLICY),
             ("maddpg", "2M", -141.7, _TABLE, _OFF_POLICY),
-            ("masac", "1M", None, "", ""),
+            ("masac", "1M", -132.0, _OWN_CRITICS, "0.6 M steps, one seed"),
             ("coma", "3M", -204.3, _TABLE, _ON_POLICY),
             ("poca", "3M", -135.0, _OWN_TARGET, ""),
         )

@@ -153,6 +153,15 @@ def test_every_job_of_the_learning_benchmark_is_a_valid_configuration(script: An
         assert (config.seed, config.steps, config.threads) == (3, 123, 1)
 
 
+@pytest.mark.parametrize(("result", "cell"), [(-140.0, "-133.5 (better, 20 M steps)"), (-130.0, "-133.5 (20 M steps)")])
+def test_a_level_that_is_better_than_the_result_says_so(script: Any, result: float, cell: str):
+    content = json.loads((BENCHMARKS / "results" / "learning.json").read_text())
+    entry = content["jobs"]["spread-openai-mappo"]
+    entry["final"][entry["team"]][entry["scale"]]["mean"] = result
+    content["jobs"] = {"spread-openai-mappo": entry}
+    assert f"| {cell} |" in script("gathering").page(content)
+
+
 def test_the_scripted_policy_is_better_than_the_random_policy(script: Any, monkeypatch: pytest.MonkeyPatch):
     gathering, jobs = script("gathering"), script("jobs")
     monkeypatch.setattr(gathering, "BASELINE_EPISODES", 300)
