@@ -26,7 +26,7 @@ def below_random(run: RunView, team: TeamView) -> Finding | None:
     contested = not team.alone and run.settings.get("selfplay.opponents", "off") == "off" and len(run.teams) > 1
     course = _course(team, contested=contested)
     if not course.is_random:
-        raise Skipped("the return of the random policy is unknown: the run has no evaluations")
+        raise Skipped("the return of the random policy is unknown: no evaluations, or no episode of it ended")
     if not course.is_below:
         return None
     if contested and any(other.outcome is None or not other.outcome.is_below for other in run.teams):
