@@ -47,8 +47,6 @@ State = Literal["finished", "broken", "missing"]
 Outcome = Mapping[str, Any]
 """Result of a job: job, configuration, seed, state, exit_code, and the report of its run or an error."""
 
-_BELOW = "below random"
-
 
 @dataclass(frozen=True)
 class Found:
@@ -204,14 +202,14 @@ def print_results(outcomes: Sequence[Outcome], json: bool) -> None:
 
 
 def _runs(outcomes: Sequence[Outcome]) -> tuple[list[str], list[list[Any]]]:
-    columns_by_team = [(team, name) for team in _teams(outcomes) for name in ("random", "now", "highest")]
+    columns_by_team = [(team, name) for team in _teams(outcomes) for name in ("random", "start", "now", "highest")]
     has_failed = any(outcome["exit_code"] != 0 for outcome in outcomes)
     columns = ["job", "state", *["exit"] * has_failed, "time"]
     columns += [*(f"{_prefix(team)}{name}" for team, name in columns_by_team), "run"]
     rows = [
         [
             outcome["job"],
-            f"{outcome['state']}, {_BELOW}" if _is_below_random(outcome) else outcome["state"],
+            ", ".join([str(outcome["state"]), *_problems(outcome)]),
             *[outcome["exit_code"]] * has_failed,
             None if outcome.get("wall_s") is None else duration(outcome["wall_s"]),
             *(_return(outcome, team, name) for team, name in columns_by_team),
@@ -277,13 +275,13 @@ def _seeds(outcomes: Sequence[Outcome]) -> str:
 def _states(outcomes: Sequence[Outcome]) -> str:
     """Returns e.g. `2 finished, 1 failed, 1 below random`."""
     states = [str(outcome["state"]) for outcome in outcomes]
-    states += [_BELOW for outcome in outcomes if _is_below_random(outcome)]
+    states += [problem for outcome in outcomes for problem in _problems(outcome)]
     return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
 
 
-def _is_below_random(outcome: Outcome) -> bool:
-    """True if the run ended below the random policy."""
-    return any(team.get("below_random") for team in outcome.get("teams", {}).values())
+def _problems(outcome: Outcome) -> list[str]:
+    """Returns what is wrong with the end of a run: `below random`, `fell` or `nothing learned`; usually nothing."""
+    return list(dict.fromkeys(team["problem"] for team in outcome.get("teams", {}).values() if team.get("problem")))
 
 
 def _teams(outcomes: Sequence[Outcome]) -> list[str]:
