@@ -113,14 +113,16 @@ def find(config: RunConfig, out: Path, *, named: bool) -> Found:
 def _saved_settings(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the settings of a run by dotted key; None if the folder is no run.
 
-    Values that the run has derived are null again where they are null in the `wanted` settings.
+    Values that the run has derived are null or auto again where they are so in the `wanted` settings.
     """
     run = RunFolder(path)
     if not (run.config_path.is_file() and run.manifest_path.is_file()):
         return None
     saved = sources.from_run(run.config_path)
     derived = {setting.key for setting in saved if setting.origin.startswith(DERIVED)}
-    return {s.key: None if s.key in derived and wanted.get(s.key) is None else s.value for s in saved}
+    before = {key: sources.before_derivation(key) for key in derived}
+    rules = {key: value for key, value in before.items() if wanted.get(key) == value}
+    return {s.key: rules.get(s.key, s.value) for s in saved}
 
 
 def difference(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
