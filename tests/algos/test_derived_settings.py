@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 
 from algo_worlds import Probe, env_of, observe_zeros, zero_reward
 from coterie.algos.base_config import LearnerConfig, RunFacts
@@ -13,9 +14,11 @@ from coterie.algos.coma import COMAConfig
 from coterie.algos.ddpg import DDPGConfig
 from coterie.algos.learner import CentralState
 from coterie.algos.mappo_original import MAPPOOriginal, MAPPOOriginalConfig
+from coterie.algos.mat import MATConfig
 from coterie.algos.ppo import PPOConfig
 from coterie.algos.qlearning import QLearningConfig
 from coterie.core.errors import UserError
+from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
 from coterie.core.tree import tree_leaves
 from coterie.core.types import TIME_LEFT
 from coterie.envs.worlds.probe.single_agent import EndlessConfig, EndlessProbe
@@ -25,6 +28,12 @@ from learners import CPU, collect_rollout, learner_of, q_learner
 
 LIMITED, UNLIMITED = RunFacts(25, 1000, 4, 16), RunFacts(None, 1000, 4, 16)
 READERS = ("ppo", "mappo", "poca", "coma", "ddpg", "maddpg", "sac", "masac", "hasac")
+
+
+def team_of(agents: int, *states: str) -> TeamSpec:
+    names = tuple(f"agent_{k}" for k in range(agents))
+    role = RoleSpec("agent", "agent", names, spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
+    return EnvSpec("world", (role,), dict.fromkeys(states, 3)).default_teams()[0]
 
 
 def values(config: Any, facts: RunFacts) -> dict[str, Any]:
@@ -59,7 +68,8 @@ def test_the_amount_of_learning_derives_from_the_run_and_the_networks() -> None:
     found = values(QLearningConfig(mixer="vdn"), RunFacts(25, 1000, 8, 80))
     assert (found["gradient_steps"], found["batch_size"], found["epsilon_decay_steps"]) == (40, 256, 200)
     recurrent = values(QLearningConfig(mixer="vdn", rnn="gru"), RunFacts(25, None, 1, 1))
-    assert recurrent == {"bootstrap_at_limit": True, "gradient_steps": 1, "batch_size": 32}
+    expected = {"bootstrap_at_limit": True, "gradient_steps": 1, "batch_size": 32, "sequence_start": "rollout"}
+    assert recurrent == expected
 
 
 @pytest.mark.parametrize(
@@ -82,6 +92,44 @@ def test_minibatches_are_at_most_the_samples_of_a_rollout(config: Any, num_envs:
 def test_short_runs_take_more_gradient_steps(steps: int | None, expected: int) -> None:
     """Up to four times as many, and about 5,000 in between."""
     assert values(DDPGConfig(), RunFacts(25, steps, 32, 32))["gradient_steps"] == expected
+
+
+def test_rules_that_depend_on_the_team_name_their_values() -> None:
+    pair, state = team_of(2), team_of(2, "global")
+    facts, of_state = LIMITED._replace(team=pair), LIMITED._replace(team=state)
+    assert COMAConfig().derived(facts)["obs_agent_id"] == (True, "share_params=role")
+    assert COMAConfig(share_params="none").derived(facts)["obs_agent_id"] == (False, "share_params=none")
+    assert PPOConfig().derived(facts)["obs_agent_id"] == (False, "share_params=role")
+    assert PPOConfig(share_params="all").derived(facts)["obs_agent_id"] == (True, "share_params=all")
+    for config, known in ((PPOConfig(obs_agent_id=True), facts), (PPOConfig(), LIMITED), (MATConfig(), facts)):
+        assert "obs_agent_id" not in config.derived(known)
+    assert "obs_agent_id" not in PPOConfig().derived(LIMITED._replace(team=team_of(1)))
+    qmix = QLearningConfig(mixer="qmix")
+    assert qmix.derived(facts)["mixer_input"] == ("joint", "the environment has no state")
+    assert qmix.derived(of_state)["mixer_input"] == ("state", "the environment has a state")
+    assert "mixer_input" not in QLearningConfig(mixer="vdn").derived(of_state)
+
+
+def test_rules_of_the_length_of_a_run_or_an_episode_name_their_values() -> None:
+    assert COMAConfig().derived(LIMITED)["epsilon_decay_steps"] == (1000, "the whole run")
+    short, long = QLearningConfig(mixer="vdn", rnn="gru"), LIMITED._replace(rollout_length=25)
+    reason = "a sequence of 16 timesteps may not hold a whole episode"
+    assert short.derived(LIMITED)["sequence_start"] == ("rollout", reason)
+    assert short.derived(long)["sequence_start"] == ("episode", "a sequence of 25 timesteps holds a whole episode")
+    assert "sequence_start" not in QLearningConfig(mixer="vdn").derived(long)
+    assert short.derived(LIMITED)["gradient_steps"].reason == "one per 16 steps of a rollout in a run of 1,000 steps"
+
+
+def test_epsilon_of_coma_follows_the_whole_run_with_and_without_the_derived_value() -> None:
+    found = []
+    for given in (None, 1000, 2000):
+        learner, collector = FAMILIES["coma"][0](Probe(observe_zeros, zero_reward, length=4), 8, rollout_length=5)
+        learner._run_steps = 1000
+        learner.config = learner.config.model_copy(update={"epsilon_decay_steps": given})
+        learner.update(collect_rollout(learner, collector), 0.5)
+        found.append(learner.policy.epsilon)
+    assert found[0] == found[1]
+    assert found[2] > found[0]
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -43,6 +43,21 @@ def test_a_run_that_loses_more_than_half_of_its_gain_has_fallen() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("returns", "problem"),
+    [
+        ([0, 20, 20, 20], ""),
+        ([0, -9, -9, -9], "below random"),
+        ([0, 20, 20, 20, -9, -9, -9], "below random"),
+        ([0, 20, 20, 20, 9, 9, 9], "fell"),
+        ([0, 1, -1, 1], "nothing learned"),
+        ([0, 1], ""),  # too early
+    ],
+)
+def test_a_run_has_one_problem_at_most(returns: list[float], problem: str) -> None:
+    assert of(*returns).problem == problem
+
+
 def test_a_run_that_ends_below_its_start_has_fallen() -> None:
     assert of(20, 19, 15, 12, 12, 12).has_fallen  # it was started with what another run had learned
     assert not of(20, 19, 15, 18, 18, 18).has_fallen

@@ -251,20 +251,24 @@ def test_ctrl_c_ends_all_jobs_and_another_sweep_resumes_them(tmp_path: Path):
     assert "stopping 2 runs after their checkpoints" in output
 
 
-def _outcome_of(seed: int, now: float, *, below: bool) -> dict[str, Any]:
-    teams = {"team": {"now": now, "best": 1.0, "random": 0.0, "below_random": below}}
+def _outcome_of(seed: int, now: float, problem: str) -> dict[str, Any]:
+    teams = {"team": {"start": -2.0, "now": now, "best": 1.0, "random": 0.0, "problem": problem}}
     return {"job": f"seed{seed}", "configuration": "all", "seed": seed, "state": "finished", "exit_code": 0} | {
         "teams": teams,
         "run": f"runs/{seed}",
     }
 
 
-def test_runs_below_random_are_marked_and_counted(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("problem", ["below random", "fell", "nothing learned"])
+def test_runs_that_ended_badly_are_marked_and_counted(
+    problem: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     failed = {"job": "seed2", "configuration": "all", "seed": 2, "state": "failed", "exit_code": 1, "error": "unlucky"}
-    print_results([_outcome_of(0, -9.0, below=True), _outcome_of(1, 9.0, below=False), failed], json=False)
+    print_results([_outcome_of(0, -9.0, problem), _outcome_of(1, 9.0, ""), failed], json=False)
     text = " ".join(capsys.readouterr().out.split())
-    assert text.count("finished, below random") == 1
-    assert "2 finished, 1 failed, 1 below random" in text
+    assert text.count(f"finished, {problem}") == 1
+    assert f"2 finished, 1 failed, 1 {problem}" in text
+    assert "random start now highest" in text

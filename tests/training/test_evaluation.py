@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from coterie.assembly.build import build
 from coterie.assembly.resolve import resolve
 from coterie.commands import evaluate as evaluation
+from coterie.commands import run_manifest
 from coterie.core.errors import UserError
 from coterie.core.seeds import generator
 from coterie.nets.config import NetworkConfig
@@ -22,7 +24,8 @@ from coterie.policies.stochastic import StochasticPolicy
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.folder import RunFolder
 from coterie.runs.progress import PeriodicProgress
-from coterie.training.evaluation import Evaluation, Evaluator, evaluate
+from coterie.training import evaluation as evaluating
+from coterie.training.evaluation import EndlessEpisodesError, Evaluation, Evaluator, evaluate
 from tinyruns import log_entries, train
 from worlds import Counter
 
@@ -31,6 +34,13 @@ CPU = torch.device("cpu")
 
 def world(num_envs: int = 3, **settings: Any) -> Counter:
     return Counter(num_envs, 0, "cpu", **settings)
+
+
+def endless(num_envs: int = 3, limit: int = 10**6, **settings: Any) -> Counter:
+    """Returns a world that declares no limit."""
+    env = world(num_envs, limit=limit, **settings)
+    env.spec = replace(env.spec, episode_limit=None)
+    return env
 
 
 def random_policies(env: Counter) -> dict[str, Policy]:
@@ -114,12 +124,63 @@ def test_greedy_takes_the_most_likely_action_and_sample_draws() -> None:
 
 
 def test_episodes_that_do_not_end_raise_an_error_that_suggests_a_fix() -> None:
-    env = world(limit=10**6)
+    env = endless()
     policies = random_policies(env)
-    with pytest.raises(
-        UserError, match=r"3 of 3 environments did not finish 2 episodes within 64 steps\. Set an episode limit"
-    ):
-        evaluate(env, policies, episodes=6, modes={"walkers": "sample"}, seed=0, max_steps=64)
+    expected = "3 of 3 environments did not finish 2 episodes, and no further one ended within 64 steps. Set an episode"
+    with pytest.raises(EndlessEpisodesError, match=re.escape(expected)):
+        evaluate(env, policies, episodes=6, modes={"walkers": "sample"}, seed=0, patience=64)
+
+
+@pytest.mark.slow
+def test_an_evaluation_waits_longer_where_the_limit_or_the_longest_episode_is_longer_than_its_patience() -> None:
+    for env in (world(limit=100), endless(limit=100), endless(staggered=True, num_envs=20)):
+        policies = random_policies(env)
+        patience = 32 if env.spec.episode_limit else 100
+        assert evaluate(env, policies, episodes=40, modes={"walkers": "sample"}, seed=0, patience=patience).episodes
+
+
+@pytest.mark.slow
+def test_a_run_whose_episodes_do_not_end_says_so_once_and_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluating, "PATIENCE", 64)
+    monkeypatch.setattr(run_manifest, "PATIENCE", 64)
+    evaluations = []
+    monkeypatch.setattr(evaluating, "evaluate", lambda *_, **__: evaluations.append(None))
+    result = train(tmp_path / "run", "env=diagnosis_worlds:make", "env.length=0", "steps=240", "eval.every=40")
+    note = "random policy: no episode ended within 64 steps of each environment"
+    lines = [line for line in capsys.readouterr().err.splitlines() if "ended" in line]
+    assert len(lines) == 1
+    assert note in lines[0]
+    assert "Evaluations are left out until an episode ends in training" in lines[0]
+    assert "env.episode_limit=200" in lines[0]
+    assert evaluations == []
+    assert result.summary.steps == 240
+    assert RunFolder.open(result.run).read_manifest()["random"] == {}
+    assert not [entry for entry in log_entries(result.run) if "eval/return_mean" in entry]
+
+
+def test_evaluations_that_were_given_up_are_tried_again_when_an_episode_has_ended_in_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = []
+
+    def waits_twice(*given: Any, **settings: Any) -> Evaluation:
+        calls.append(settings["seed"])
+        if len(calls) <= 2:
+            raise EndlessEpisodesError("", 64, 1)
+        return evaluate(*given, **settings)
+
+    monkeypatch.setattr(evaluating, "evaluate", waits_twice)
+    # An episode and its reset take 30 timesteps, three rollouts.
+    train(tmp_path / "run", "env=worlds:counter", "env.limit=29", "steps=480", "eval.every=40")
+    evaluated = [row["steps"] for row in log_entries(tmp_path / "run") if "eval/return_mean" in row]
+    assert evaluated[0] == 232  # the sixth
+    assert len(evaluated) == 8  # one per rollout
+    assert len(calls) == 2 + len(evaluated)
+    lines = capsys.readouterr().err.splitlines()
+    tried = [line.partition(":")[2].partition(":")[0] for line in lines]
+    assert tried == [" evaluation after 0 steps", " evaluation after 156 steps"]
 
 
 @pytest.mark.slow
@@ -207,25 +268,23 @@ def test_an_evaluation_reports_its_progress() -> None:
     assert reports == [(0, 8), (4, 8), (8, 8)]  # every 32 steps
 
 
-@pytest.mark.parametrize("ended", [0, 1], ids=["none", "some"])
-def test_an_evaluation_whose_episodes_do_not_end_names_steps_and_the_setting(ended: int) -> None:
-    """With `ended`, each environment finishes one of two episodes and the number of episodes does not grow further."""
-    env, lines = world(num_envs=2, limit=64), []
+def test_an_evaluation_whose_episodes_do_not_end_names_steps_and_the_setting() -> None:
+    env, lines = endless(num_envs=2), []
     policies = random_policies(env)
     report = PeriodicProgress(lines.append, "evaluation", first_s=0.0, interval_s=0.0, clock=lambda: 0.0)
     with pytest.raises(UserError, match=r"env\.episode_limit"):
         evaluate(
             env,
             policies,
-            episodes=4 if ended else 2,
+            episodes=2,
             modes=dict.fromkeys(policies, "sample"),
             seed=0,
-            max_steps=96 if ended else 32,
+            patience=32,
             on_progress=report,
         )
     assert lines[-1] == (
-        f"evaluation: {2 * ended} of {2 + 2 * ended} episodes. No further episode has ended, after {32 + 64 * ended} "
-        f"of at most {32 + 64 * ended} steps per environment. env.episode_limit ends them earlier"
+        "evaluation: 0 of 2 episodes. No further episode has ended, after 32 of at most 32 steps per environment. "
+        "env.episode_limit ends them earlier"
     )
 
 

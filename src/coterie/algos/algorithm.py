@@ -240,9 +240,9 @@ class AlgorithmContext:
         return config.with_derived(self.facts(config))
 
     def facts(self, config: LearnerConfig) -> RunFacts:
-        """Returns what settings that are null derive from."""
+        """Returns what settings that are null or auto derive from."""
         length = self.rollout_length or config.rollout_length
-        return RunFacts(self.team.episode_limit, self.steps, self.total_envs, length)
+        return RunFacts(self.team.episode_limit, self.steps, self.total_envs, length, self.team)
 
     @property
     def total_envs(self) -> int:

@@ -144,19 +144,21 @@ NetworkName = Annotated[str, AfterValidator(_check_network)]
 
 
 class RunFacts(NamedTuple):
-    """Facts of a run that settings which are null derive from.
+    """Facts of a run that settings which are null or auto derive from.
 
     Attributes:
         limit: Step limit of episodes; None if unknown.
         steps: Environment steps of the whole run; None if unknown.
         num_envs: Number of environments.
         rollout_length: Timesteps of a rollout.
+        team: The team; None if it is unknown.
     """
 
     limit: int | None
     steps: int | None
     num_envs: int
     rollout_length: int
+    team: TeamSpec | None = None
 
     @property
     def rollout_steps(self) -> int:
@@ -165,7 +167,7 @@ class RunFacts(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """Value of a setting that is null, and the reason for it."""
+    """Value of a setting that is null or auto, and the reason for it."""
 
     value: Any
     reason: str
@@ -280,7 +282,7 @@ class LearnerConfig(BaseModel):
         return False
 
     def derived(self, run: RunFacts) -> dict[str, Derived]:
-        """Returns the values of settings that are null and follow from facts of the run, by name."""
+        """Returns the values of settings that are null or auto and follow from facts of the run, by name."""
         found, bootstraps = {}, self.bootstrap_at_limit
         if bootstraps is None:
             bootstraps, reason = True, "the environment has no known step limit"
@@ -292,6 +294,9 @@ class LearnerConfig(BaseModel):
         if self.value_time_left is None and self.values_read_state:
             ends = run.limit is not None and not bootstraps
             found["value_time_left"] = Derived(ends, f"returns {'end' if ends else 'do not end'} at a step limit")
+        if "obs_agent_id" in type(self).model_fields and self.obs_agent_id is None and run.team and run.team.n > 1:
+            body = ", network=attention" if self.network == "attention" else ""
+            found["obs_agent_id"] = Derived(self.reads_agent_id(run.team), f"share_params={self.share_params}{body}")
         return found
 
     def with_derived(self: C, run: RunFacts) -> C:
@@ -520,7 +525,7 @@ class ScaledRewardConfig(LearnerConfig):
     """
 
 
-MOST_STEPS, LEAST_STEPS = 64, 16
+MOST_STEPS, LEAST_STEPS = 64, 4
 """Environment steps per gradient step in long and in short runs."""
 GRADIENT_STEPS = 5_000
 """Gradient steps of a run of a length between them."""
@@ -534,8 +539,8 @@ class OffPolicyConfig(ScaledRewardConfig):
     rollout_length: int = Field(32, ge=1, le=10**6)
     hidden_sizes: tuple[Units, ...] = Field((128, 128), min_length=1)
     gradient_steps: int | None = Field(None, ge=1, le=100_000)
-    """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in runs
-    that would otherwise take fewer than 5,000; at least one.
+    """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to one
+    per 16 in runs so short that they would take fewer than 5,000; at least one.
     """
     batch_size: int | None = Field(None, ge=1, le=1_000_000)
     """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of each.
@@ -567,6 +572,11 @@ class OffPolicyConfig(ScaledRewardConfig):
         found = super().derived(run)
         if self.gradient_steps is None:
             found["gradient_steps"] = _gradient_steps(run)
+        if self.recurrent and self.sequence_start == "auto":
+            length = self.sequence_length or run.rollout_length
+            holds = self._holds_episodes(run.limit, length)
+            reason = f"a sequence of {length} timesteps {'holds' if holds else 'may not hold'} a whole episode"
+            found["sequence_start"] = Derived("episode" if holds else "rollout", reason)
         if self.batch_size is None and self.recurrent:
             found["batch_size"] = Derived(RECURRENT_BATCH_SIZE, "networks are recurrent")
         elif self.batch_size is None:
@@ -579,9 +589,11 @@ class OffPolicyConfig(ScaledRewardConfig):
             return "timestep"
         if self.sequence_start != "auto":
             return self.sequence_start
-        limit = team.episode_limit
-        whole = self.burn_in == 0 and limit is not None and limit <= (self.sequence_length or rollout_length)
-        return "episode" if whole else "rollout"
+        return "episode" if self._holds_episodes(team.episode_limit, rollout_length) else "rollout"
+
+    def _holds_episodes(self, limit: int | None, rollout_length: int) -> bool:
+        """Returns True if a training sequence holds any episode."""
+        return self.burn_in == 0 and limit is not None and limit <= (self.sequence_length or rollout_length)
 
     def skipped_timesteps(self, team: TeamSpec, rollout_length: int) -> tuple[str, ...]:
         """Returns lines for the user on timesteps that are never learned from."""
@@ -611,7 +623,10 @@ class OffPolicyConfig(ScaledRewardConfig):
 def _gradient_steps(run: RunFacts) -> Derived:
     """Returns the gradient steps after each rollout."""
     per_step = MOST_STEPS if run.steps is None else min(MOST_STEPS, max(LEAST_STEPS, run.steps / GRADIENT_STEPS))
-    return Derived(max(1, round(run.rollout_steps / per_step)), f"one per {per_step:.3g} steps of a rollout")
+    reason = f"one per {per_step:.3g} steps of a rollout"
+    if run.steps is not None:
+        reason += f" in a run of {run.steps:,} steps"
+    return Derived(max(1, round(run.rollout_steps / per_step)), reason)
 
 
 def joint_network(network: NetworkConfig, critic: str) -> NetworkConfig:

@@ -31,7 +31,7 @@ from coterie.algos.algorithm import (
     learns_common_reward,
     require_equal_spaces,
 )
-from coterie.algos.base_config import OnPolicyConfig, Units
+from coterie.algos.base_config import Derived, OnPolicyConfig, RunFacts, Units
 from coterie.algos.learner import CentralState
 from coterie.algos.on_policy import OnPolicyLearner, require_samples
 from coterie.algos.optimizer import Optimizer, Schedule, TargetNetwork, scheduled
@@ -130,6 +130,12 @@ class COMAConfig(OnPolicyConfig):
     """Recurrent layer of the actor; the critic has none."""
     common_reward: Annotated[bool, SEVERAL] = True
     """Give every agent the mean reward of the team; false: its own plus that of its group."""
+
+    def derived(self, run: RunFacts) -> dict[str, Derived]:
+        found = super().derived(run)
+        if self.epsilon_decay_steps is None and self.epsilon_schedule != "constant" and run.steps is not None:
+            found["epsilon_decay_steps"] = Derived(run.steps, "the whole run")
+        return found
 
     @property
     def learns_from_sequences(self) -> bool:
@@ -241,7 +247,7 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
             )
         self.next_actions = generator(context.seed, "look ahead", device=device)
         """Draws the others' actions at the last timestep of a rollout."""
-        self._steps = 0
+        self._steps, self._run_steps = 0, context.steps
         self._step_function = self._captured(
             self._step,
             optimizers=(self._actor_optimizer, self._critic_optimizer),
@@ -282,7 +288,8 @@ class COMA(OnPolicyLearner, GlobalCriticLearner):
         metrics["policy/epsilon"] = self.policy.epsilon
         # Exploration of the next rollout
         self._steps += int(self.ranks.total(int(rollout.acted[:-1].sum()))[0])
-        passed = progress if config.epsilon_decay_steps is None else self._steps / config.epsilon_decay_steps
+        is_whole = config.epsilon_decay_steps in (None, self._run_steps)
+        passed = progress if is_whole else self._steps / (config.epsilon_decay_steps or 1)
         self.policy.epsilon = scheduled(config.epsilon_schedule, config.epsilon_start, config.epsilon_end, passed)
         return metrics
 

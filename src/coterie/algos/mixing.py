@@ -8,7 +8,7 @@ import torch
 from pydantic import AfterValidator, Field
 
 from coterie.algos.algorithm import central_state_name
-from coterie.algos.base_config import LearnerConfig, module_factory
+from coterie.algos.base_config import Derived, LearnerConfig, RunFacts, module_factory
 from coterie.config.needs import Needs
 from coterie.core.errors import UserError
 from coterie.core.specs import TeamSpec
@@ -45,6 +45,14 @@ class MixerConfig(LearnerConfig):
     """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
     hypernet_layers: Literal[1, 2] = 2
     """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
+
+    def derived(self, run: RunFacts) -> dict[str, Derived]:
+        found = super().derived(run)
+        if self.reads_central and self.mixer_input == "auto" and run.team is not None:
+            has_state = bool(run.team.state_sizes)
+            reason = f"the environment has {'a' if has_state else 'no'} state"
+            found["mixer_input"] = Derived("state" if has_state else "joint", reason)
+        return found
 
     @property
     def needs_state(self) -> bool:

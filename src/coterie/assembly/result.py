@@ -40,6 +40,7 @@ class RunResult:
                 "best_error": _finite(team.best_error),
                 "random": team.random,
                 "below_random": team.is_below_random and not self.summary.is_contested,
+                "problem": "" if self.summary.is_contested else team.problem,
             }
             for team in self.summary.teams
         }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from coterie.core.markup import Markup, table
 from coterie.core.text import printable
@@ -55,6 +55,14 @@ class Skipped(Exception):
     def __init__(self, reason: str, *, applies: bool = True):
         super().__init__(reason)
         self.applies = applies
+
+
+def found_by(check: Callable[..., Finding | None], *arguments: Any) -> Finding | None:
+    """Returns what a check finds; None if it finds nothing or cannot be made."""
+    try:
+        return check(*arguments)
+    except Skipped:
+        return None
 
 
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -28,7 +28,7 @@ from coterie.policies.base import Mode, Policy, RandomPolicy
 from coterie.runs.description import describe, installed_versions, project_record
 from coterie.runs.folder import RunFolder
 from coterie.runs.progress import PeriodicProgress, Progress
-from coterie.training.evaluation import Evaluation, ProgressCallback, evaluate
+from coterie.training.evaluation import PATIENCE, EndlessEpisodesError, Evaluation, ProgressCallback, evaluate
 from coterie.training.run_parts import RunComponents
 from coterie.training.trajectory import Watch
 
@@ -128,7 +128,11 @@ def write_reference_returns(
     if "random" not in manifest and config.eval.every != 0:
         waiting = PeriodicProgress(display.print_line, "random policy, for comparison")
         seed = seed_of(config.seed, "random")
-        found = _random_evaluation(components, config.eval.episodes, seed, waiting, watch).report()
+        try:
+            found = _random_evaluation(components, config.eval.episodes, seed, waiting, watch).report()
+        except EndlessEpisodesError as error:
+            display.print_note(error.in_training("random policy"))
+            components.evaluator.awaits_end, found = True, {}
         random = {name: team["return_mean"] for name, team in found.items()}
         errors = {name: team["return_error"] for name, team in found.items()}
         published = published_scores(
@@ -148,7 +152,16 @@ def _random_evaluation(
     env = components.evaluator.env
     policies: dict[str, Policy] = {name: RandomPolicy(team, env.device) for name, team in components.teams.items()}
     modes: dict[str, Mode] = dict.fromkeys(policies, "sample")
-    return evaluate(env, policies, episodes=episodes, modes=modes, seed=seed, on_progress=on_progress, watch=watch)
+    return evaluate(
+        env,
+        policies,
+        episodes=episodes,
+        modes=modes,
+        seed=seed,
+        patience=PATIENCE,
+        on_progress=on_progress,
+        watch=watch,
+    )
 
 
 def published_scores(env: Choice, teams: Mapping[str, TeamSpec], algos: Mapping[str, str]) -> dict[str, float]:

@@ -270,7 +270,8 @@ def _run(session: _Session) -> RunResult:
         if found is not None:
             with decoding(found), user_code.reported():
                 trainer.load(found)
-            _show_resume_notes(session, display)
+            if session.components.ranks.is_first:
+                _show_resume_notes(session, display)
         else:
             metrics_file.truncate(0)
             session.components.collector.watch = _first_steps(session, session.components.collector.env, noted)
@@ -364,12 +365,11 @@ def _show_notes(session: _Session, display: Progress) -> None:
         display.print_line(f"threads: {torch.get_num_threads()}")
     if session.config.kernels != "off":
         display.print_line(f"kernels: {session.kernels.describe()}")
-    note = display.print_note if session.config.progress != "off" else print_message
     warm_start = session.warm_start.lines if session.warm_start is not None else ()
     spinning = spinning_note(torch.get_num_threads()) if session.kernels.on else None
     notes = [*session.idle, *warm_start, *best_notes(session.config.eval), *graph_notes(session.config, components)]
     for line in notes if spinning is None else [*notes, spinning]:
-        note(line)
+        display.print_note(line)
     algorithms = session.components.algorithms
     for line in execution_notes(algorithms):
         display.print_line(line)
@@ -391,14 +391,13 @@ def execution_notes(algorithms: Mapping[str, Algorithm]) -> tuple[str, ...]:
 def _show_resume_notes(session: _Session, display: Progress) -> None:
     """Shows what differs from the state in which the run was interrupted."""
     config, spec = session.config, session.components.collector.env.spec
-    note = display.print_note if config.progress != "off" else print_message
     for line in session.notes:
-        note(line)
+        display.print_note(line)
     if not spec.exact_resume:
-        note(f"{config.env.name} cannot restore its state: new episodes start, seeded by the run")
+        display.print_note(f"{config.env.name} cannot restore its state: new episodes start, seeded by the run")
     before = session.folder.read_manifest().get("environment")
     for line in env_changes(before, spec.env_info):
-        note(f"{config.env.name}: {line}")
+        display.print_note(f"{config.env.name}: {line}")
 
 
 def _make_logger(session: _Session, metrics_file: loggers.JsonlLogger) -> loggers.Logger:

@@ -12,7 +12,7 @@ import yaml
 
 from coterie.config.overrides import parse_primitive
 from coterie.config.schema import RunConfig
-from coterie.config.sources import ARGUMENT, COMMAND_LINE, DERIVED, FILE, flatten
+from coterie.config.sources import ARGUMENT, COMMAND_LINE, DERIVED, FILE, before_derivation, flatten
 from coterie.config.strict_yaml import parse_settings
 from coterie.core.errors import UserError
 from coterie.core.text import find_control_character, printable, shorten
@@ -40,9 +40,9 @@ class Resolved:
 
     @property
     def requested(self) -> dict[str, Any]:
-        """The settings by dotted key, null where the run has derived the value."""
+        """The settings by dotted key, null or auto where the run has derived the value."""
         derived = {key for key, origin in self.origins.items() if origin.startswith(DERIVED)}
-        return {key: None if key in derived else value for key, value in flatten(self.config.tree())}
+        return {key: before_derivation(key) if key in derived else value for key, value in flatten(self.config.tree())}
 
 
 def to_yaml(resolved: Resolved) -> str:

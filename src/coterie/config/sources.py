@@ -24,6 +24,8 @@ DEFAULT = "default"
 ARGUMENT = "argument"
 FILE = "file "  # and its path and line
 DERIVED = "derived: "  # and the reason
+_AUTO = ("mixer_input", "sequence_start")
+"""Settings that are auto, not null, until the run derives their values."""
 
 
 @dataclass(frozen=True)
@@ -194,3 +196,8 @@ def preset_title(kind: str, name: str) -> str:
     """Returns the title of a preset: the first line of its comment."""
     found = _presets(_file_of(kind, name)).get((kind, name))
     return "" if found is None else found.title
+
+
+def before_derivation(key: str) -> str | None:
+    """Returns the value, null or auto, of a setting whose value the run derives."""
+    return "auto" if key.rpartition(".")[2] in _AUTO else None

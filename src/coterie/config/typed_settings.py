@@ -234,8 +234,8 @@ class DDPGSettings(LearnerSettings, total=False):
     standard deviation (standardize), which changes the optimal policy where episodes differ in length.
     """
     gradient_steps: int | None
-    """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in
-    runs that would otherwise take fewer than 5,000; at least one.
+    """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
+    one per 16 in runs so short that they would take fewer than 5,000; at least one.
     """
     batch_size: int | None
     """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of
@@ -395,8 +395,8 @@ class QLearningSettings(LearnerSettings, total=False):
     huber_delta: float | None
     """Error beyond which the loss is linear; null: squared error."""
     gradient_steps: int | None
-    """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in
-    runs that would otherwise take fewer than 5,000; at least one.
+    """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
+    one per 16 in runs so short that they would take fewer than 5,000; at least one.
     """
     batch_size: int | None
     """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of
@@ -706,8 +706,8 @@ class HASACSettings(LearnerSettings, total=False):
     standard deviation (standardize), which changes the optimal policy where episodes differ in length.
     """
     gradient_steps: int | None
-    """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in
-    runs that would otherwise take fewer than 5,000; at least one.
+    """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
+    one per 16 in runs so short that they would take fewer than 5,000; at least one.
     """
     batch_size: int | None
     """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of
@@ -1129,8 +1129,8 @@ class SACSettings(LearnerSettings, total=False):
     standard deviation (standardize), which changes the optimal policy where episodes differ in length.
     """
     gradient_steps: int | None
-    """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in
-    runs that would otherwise take fewer than 5,000; at least one.
+    """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
+    one per 16 in runs so short that they would take fewer than 5,000; at least one.
     """
     batch_size: int | None
     """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of
@@ -3361,8 +3361,8 @@ class TrainSettings(TypedDict, total=False):
     far from all returns.
     """
     gradient_steps: int | None
-    """Gradient steps after each rollout; null: one per 64 environment steps of the rollout, or up to one per 16 in
-    runs that would otherwise take fewer than 5,000; at least one.
+    """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
+    one per 16 in runs so short that they would take fewer than 5,000; at least one.
     """
     buffer_size: Count
     """Capacity of the replay buffer in environment steps."""

@@ -99,6 +99,15 @@ class Outcome:
         is_known = self.count >= LAST and not math.isnan(self.end.errors_above(self.reference))
         return self.is_below or (is_known and (not self.is_above or self.has_fallen))
 
+    @property
+    def problem(self) -> str:
+        """`below random`, `fell` or `nothing learned` if the run ended so, of which the first counts; otherwise ""."""
+        if self.is_below and self.is_random:
+            return "below random"
+        if self.has_fallen:
+            return "fell"
+        return "nothing learned" if self.is_poor else ""
+
     def describe(self, number: Callable[[float], str]) -> str:
         """Returns the end relative to the reference, and to the best if the run has fallen, as a phrase.
 

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from coterie.core.markup import Markup, element, folded, join, paragraphs, preformatted, table
 from coterie.core.metrics import by_team
-from coterie.core.terminal import in_notebook, message_stream, print_line
+from coterie.core.terminal import in_notebook, message_stream, print_line, print_message
 from coterie.core.text import printable
 from coterie.runs.plots import sparkline
 
@@ -146,7 +146,7 @@ class Progress(ABC):
         """Prints a permanent line, such as a warning."""
 
     def print_note(self, text: str) -> None:
-        """Prints a line before the first update that is always visible, such as one on a setting without effect."""
+        """Prints a line that is always visible, such as one on a setting without effect."""
         self.print_line(text)
 
     @abstractmethod
@@ -161,13 +161,16 @@ class Progress(ABC):
 
 
 class NullProgress(Progress):
-    """Shows nothing."""
+    """Shows nothing but notes."""
 
     def update(self, steps: int, total: int, metrics: Mapping[str, float]) -> None:
         pass
 
     def print_line(self, text: str) -> None:
         pass
+
+    def print_note(self, text: str) -> None:
+        print_message(text)
 
     def close(self) -> None:
         pass

@@ -78,6 +78,11 @@ class TeamSummary:
         return self.outcome is not None and self.outcome.is_random and self.outcome.is_below
 
     @property
+    def problem(self) -> str:
+        """`below random`, `fell` or `nothing learned`; "" if the run ended otherwise, or nothing is known."""
+        return "" if self.outcome is None else self.outcome.problem
+
+    @property
     def is_poor(self) -> bool:
         """True if the last returns are not above those of the random policy or the start, or fell since the best."""
         return self.outcome is not None and self.outcome.is_poor

@@ -47,8 +47,6 @@ State = Literal["finished", "broken", "missing"]
 Outcome = Mapping[str, Any]
 """Result of a job: job, configuration, seed, state, exit_code, and the report of its run or an error."""
 
-_BELOW = "below random"
-
 
 @dataclass(frozen=True)
 class Found:
@@ -115,14 +113,16 @@ def find(config: RunConfig, out: Path, *, named: bool) -> Found:
 def _saved_settings(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the settings of a run by dotted key; None if the folder is no run.
 
-    Values that the run has derived are null again where they are null in the `wanted` settings.
+    Values that the run has derived are null or auto again where they are so in the `wanted` settings.
     """
     run = RunFolder(path)
     if not (run.config_path.is_file() and run.manifest_path.is_file()):
         return None
     saved = sources.from_run(run.config_path)
     derived = {setting.key for setting in saved if setting.origin.startswith(DERIVED)}
-    return {s.key: None if s.key in derived and wanted.get(s.key) is None else s.value for s in saved}
+    before = {key: sources.before_derivation(key) for key in derived}
+    rules = {key: value for key, value in before.items() if wanted.get(key) == value}
+    return {s.key: rules.get(s.key, s.value) for s in saved}
 
 
 def difference(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
@@ -204,14 +204,14 @@ def print_results(outcomes: Sequence[Outcome], json: bool) -> None:
 
 
 def _runs(outcomes: Sequence[Outcome]) -> tuple[list[str], list[list[Any]]]:
-    columns_by_team = [(team, name) for team in _teams(outcomes) for name in ("random", "now", "highest")]
+    columns_by_team = [(team, name) for team in _teams(outcomes) for name in ("random", "start", "now", "highest")]
     has_failed = any(outcome["exit_code"] != 0 for outcome in outcomes)
     columns = ["job", "state", *["exit"] * has_failed, "time"]
     columns += [*(f"{_prefix(team)}{name}" for team, name in columns_by_team), "run"]
     rows = [
         [
             outcome["job"],
-            f"{outcome['state']}, {_BELOW}" if _is_below_random(outcome) else outcome["state"],
+            ", ".join([str(outcome["state"]), *_problems(outcome)]),
             *[outcome["exit_code"]] * has_failed,
             None if outcome.get("wall_s") is None else duration(outcome["wall_s"]),
             *(_return(outcome, team, name) for team, name in columns_by_team),
@@ -277,13 +277,13 @@ def _seeds(outcomes: Sequence[Outcome]) -> str:
 def _states(outcomes: Sequence[Outcome]) -> str:
     """Returns e.g. `2 finished, 1 failed, 1 below random`."""
     states = [str(outcome["state"]) for outcome in outcomes]
-    states += [_BELOW for outcome in outcomes if _is_below_random(outcome)]
+    states += [problem for outcome in outcomes for problem in _problems(outcome)]
     return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
 
 
-def _is_below_random(outcome: Outcome) -> bool:
-    """True if the run ended below the random policy."""
-    return any(team.get("below_random") for team in outcome.get("teams", {}).values())
+def _problems(outcome: Outcome) -> list[str]:
+    """Returns what is wrong with the end of a run: `below random`, `fell` or `nothing learned`; usually nothing."""
+    return list(dict.fromkeys(team["problem"] for team in outcome.get("teams", {}).values() if team.get("problem")))
 
 
 def _teams(outcomes: Sequence[Outcome]) -> list[str]:

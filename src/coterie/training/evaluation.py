@@ -27,8 +27,40 @@ CHUNK = 32
 MAX_STEPS = 100_000
 """Steps per environment after which an evaluation or recording gives up."""
 
+PATIENCE = 5_000
+"""Steps per environment without the end of an episode after which a training continues without an evaluation: five
+times the longest usual limit of episodes. It is longer if the environment declares a longer limit.
+"""
+_UNUSUAL = 10
+"""Multiple of the longest episode so far that the next end may take."""
+
 ProgressCallback = Callable[[int, int, str], None]
 """Called now and then with the number of episodes played, the total, and what an episode without an end waits for."""
+
+
+class EndlessEpisodesError(UserError):
+    """Episodes that do not end, so that an evaluation has no returns.
+
+    Attributes:
+        steps: Steps of each environment without the end of an episode that counts.
+        episodes: Episodes that ended before.
+    """
+
+    def __init__(self, message: str, steps: int, episodes: int):
+        super().__init__(message)
+        self.steps, self.episodes = steps, episodes
+
+    def in_training(self, what: str) -> str:
+        """Returns the line that a training shows, which continues without the returns.
+
+        Args:
+            what: What was evaluated.
+        """
+        return (
+            f"{what}: no {'further ' if self.episodes else ''}episode ended within {self.steps:,} steps of each "
+            "environment, so that its return is unknown. Evaluations are left out until an episode ends in training. "
+            "End episodes by a limit that fits the task, such as env.episode_limit=200"
+        )
 
 
 @dataclass(frozen=True)
@@ -118,21 +150,32 @@ class Evaluator:
         self._episodes, self._modes, self._seed = episodes, modes, seed
         self.task = 0
         """Number of the task evaluated, such as a lesson. Results of different tasks are not comparable."""
+        self.awaits_end = False
+        """True if episodes did not end in the last evaluation, nor an episode in training since."""
 
     def set_policies(self, policies: dict[str, Policy]) -> None:
         """Replaces the policies of the given teams."""
         self.policies = self.policies | policies
 
     def __call__(self, steps: int, on_progress: ProgressCallback | None = None) -> Evaluation:
-        """Evaluates after `steps` environment steps of the run."""
-        return evaluate(
-            self.env,
-            self.policies,
-            episodes=self._episodes,
-            modes=self._modes,
-            seed=seed_of(self._seed, "eval", steps),
-            on_progress=on_progress,
-        )
+        """Evaluates after `steps` environment steps of the run.
+
+        Raises:
+            EndlessEpisodesError: If episodes do not end. `awaits_end` is then True.
+        """
+        try:
+            return evaluate(
+                self.env,
+                self.policies,
+                episodes=self._episodes,
+                modes=self._modes,
+                seed=seed_of(self._seed, "eval", steps),
+                patience=PATIENCE,
+                on_progress=on_progress,
+            )
+        except EndlessEpisodesError:
+            self.awaits_end = True
+            raise
 
 
 @user_code.reported()
@@ -143,7 +186,7 @@ def evaluate(
     episodes: int,
     modes: dict[str, Mode],
     seed: int,
-    max_steps: int = MAX_STEPS,
+    patience: int = MAX_STEPS,
     on_progress: ProgressCallback | None = None,
     watch: Watch | None = None,
 ) -> Evaluation:
@@ -155,41 +198,48 @@ def evaluate(
         episodes: Minimum number of episodes in all.
         modes: Action selection by team.
         seed: Seed of the environments and of the policies' noise.
-        max_steps: Maximum number of steps per environment.
+        patience: Maximum number of steps per environment until the next episode ends that counts. It is longer, up to
+            100,000 steps, where the environment's limit or the episodes so far are.
         on_progress: Called after every few steps.
         watch: Reads what the environment returns.
 
     Raises:
-        UserError: If an environment has not played its episodes after `max_steps` steps.
+        EndlessEpisodesError: If no episode has ended for so many steps.
     """
     quota = -(-episodes // env.num_envs)
     noise_generators = {name: generator(seed, "noise", name, device=env.device) for name in policies}
     tracker = EpisodeTracker(env.spec, env.num_envs, env.device)
     played = torch.zeros(env.num_envs, dtype=torch.long, device=env.device)
     kept: list[FinishedEpisodes] = []
+    waited, most = 0, max(patience, min((env.spec.episode_limit or 0) + CHUNK, MAX_STEPS))
     with inference_context(env, policies.values()):
         timestep = reset_env(env, seed)
         if watch is not None:
             watch.reset(timestep)
         hidden_state = {name: policy.initial_hidden_state(env.num_envs) for name, policy in policies.items()}
-        for start in range(0, max_steps, CHUNK):
+        while waited < most:
             noise = {name: p.draw_noise(CHUNK, env.num_envs, noise_generators[name]) for name, p in policies.items()}
             trajectory = collect(env, policies, timestep, hidden_state, noise=noise, modes=modes, watch=watch)
             timestep, hidden_state = trajectory.timesteps[-1], trajectory.hidden_state
-            finished = _finished_episodes(trajectory, tracker, env.spec.agents_can_die)
+            finished, waited = _finished_episodes(trajectory, tracker, env.spec.agents_can_die), waited + CHUNK
             if len(finished):
                 within_quota = played[finished.env_index] + _rank(finished.env_index) < quota
                 finished = finished.select(within_quota)
+            if len(finished):
                 kept.append(finished)
                 played += torch.bincount(finished.env_index, minlength=env.num_envs)
+                waited, most = 0, max(most, min(_UNUSUAL * int(finished.length.max()), MAX_STEPS))
             if on_progress is not None:
-                on_progress(int(played.sum()), quota * env.num_envs, waiting_text(start + CHUNK, max_steps))
+                on_progress(int(played.sum()), quota * env.num_envs, waiting_text(waited, most))
             if bool((played >= quota).all()):
                 teams = {name: policy.team for name, policy in policies.items()}
                 return Evaluation(FinishedEpisodes.concatenate(kept), teams)
-    raise UserError(
+    raise EndlessEpisodesError(
         f"evaluation of {env.spec.name}: {int((played < quota).sum())} of {env.num_envs} environments did not finish "
-        f"{quota} episodes within {max_steps} steps. Set an episode limit (env.episode_limit=...)."
+        f"{quota} episodes, and no further one ended within {waited:,} steps. Set an episode limit "
+        "(env.episode_limit=...).",
+        waited,
+        int(played.sum()),
     )
 
 

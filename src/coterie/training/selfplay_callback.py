@@ -29,7 +29,7 @@ from coterie.runs.progress import PeriodicProgress
 from coterie.training.callback import ActiveTeams, TrainerCallback
 from coterie.training.collector import Collector
 from coterie.training.episodes import FinishedEpisodes
-from coterie.training.evaluation import Evaluator, evaluate
+from coterie.training.evaluation import PATIENCE, Evaluator, evaluate
 from coterie.training.opponents import (
     CURRENT_POLICY,
     EloLadder,
@@ -249,6 +249,7 @@ class SelfPlayCallback(TrainerCallback):
             episodes=self._config.rating_episodes,
             modes=self._teams.rating_modes,
             seed=seed_of(self._seed, "ladder", steps),
+            patience=PATIENCE,
             on_progress=PeriodicProgress(self.notify, "rating games"),
         )
         games = episodes_of_first_rank(lambda: play().episodes, self._ranks)

@@ -19,6 +19,7 @@ from coterie.runs.loggers import Logger
 from coterie.runs.progress import PeriodicProgress
 from coterie.training.best import Best, BestChoice
 from coterie.training.callback import HookCaller
+from coterie.training.evaluation import EndlessEpisodesError
 from coterie.training.rank_states import join_states, own_state
 from coterie.training.rollout_builder import concatenate_rollouts, rollout_from_dict, rollout_to_dict
 from coterie.training.run_parts import Outputs, RunComponents, Schedule
@@ -156,6 +157,8 @@ class Trainer:
             is_due = self._collect_and_update()
             finished = self.collector.last_finished
             assert finished is not None
+            if len(finished):
+                self.evaluator.awaits_end = False
             for callback in self._callbacks:
                 self._show(callback.on_update(self.steps, finished))
             entry = self._training_entry() if is_due else {}
@@ -240,9 +243,12 @@ class Trainer:
         return entry
 
     def _evaluate(self) -> Best:
-        """Evaluates and logs. Returns the roles of the checkpoint of this step."""
-        metrics = self._entry(self._evaluation_metrics())
+        """Evaluates and logs, if episodes end. Returns the roles of the checkpoint of this step."""
+        found = self._evaluation_metrics()
         self._evaluated_at = self.steps
+        if not found:
+            return Best()
+        metrics = self._entry(found)
         self._log(metrics)
         self._call("on_evaluation", metrics=metrics)
         if self._best is None:
@@ -250,15 +256,21 @@ class Trainer:
         return self._best.add(metrics, task=self.evaluator.task, trained=self._trained)
 
     def _evaluation_metrics(self) -> dict[str, float]:
-        """Returns the metrics of an evaluation, which rank 0 does and the others wait for."""
-        content = None
-        if self._ranks.is_first:
-            waiting = PeriodicProgress(self._progress.print_line, "evaluation", first_s=10.0)
-            metrics = self.evaluator(self.steps, waiting).metrics(self._rewarded_roles)
-            if self._ranks.size == 1:
-                return metrics
-            content = json.dumps(metrics).encode()
+        """Returns the metrics of an evaluation by rank 0, for which the others wait; {} if episodes do not end."""
+        if self._ranks.size == 1:
+            return self._own_evaluation_metrics()
+        content = json.dumps(self._own_evaluation_metrics()).encode() if self._ranks.is_first else None
         return json.loads(self._ranks.broadcast(content))
+
+    def _own_evaluation_metrics(self) -> dict[str, float]:
+        if self.evaluator.awaits_end:
+            return {}
+        waiting = PeriodicProgress(self._progress.print_line, "evaluation", first_s=10.0)
+        try:
+            return self.evaluator(self.steps, waiting).metrics(self._rewarded_roles)
+        except EndlessEpisodesError as error:
+            self._progress.print_note(error.in_training(f"evaluation after {self.steps:,} steps"))
+            return {}
 
     def _entry(self, metrics: dict[str, float]) -> dict[str, float]:
         """Returns the metrics with the environment steps and the wall time so far."""
@@ -333,6 +345,7 @@ class Trainer:
             "wall_s": self.wall_s,
             "saved_at": self._saved_at,
             "evaluated_at": self._evaluated_at,
+            "awaits_end": self.evaluator.awaits_end,
         }
 
     def _rollout_lengths(self) -> dict[str, int]:
@@ -370,6 +383,7 @@ class Trainer:
         self.steps, self.updates = state["steps"], state["updates"]
         self._trained = set(state.get("trained", self._learners if self.updates else ()))
         self._rewarded_roles = set(state.get("rewarded_roles", ()))
+        self.evaluator.awaits_end = state.get("awaits_end", False)
         if self._best is not None:
             self._best.restore(state, self._outputs.checkpoints.best_steps())
         self.wall_s, self._saved_at, self._evaluated_at = state["wall_s"], state["saved_at"], state["evaluated_at"]

@@ -12,6 +12,7 @@ import pytest
 from coterie.checks.diagnosis.diagnosis import diagnose_view
 from coterie.checks.diagnosis.outcome_checks import below_random, fell, nothing_learned
 from coterie.checks.diagnosis.run_view import RunView
+from coterie.checks.diagnosis.update_checks import more_steps
 from coterie.checks.findings import Finding, Skipped
 from runviews import CLIPPED, checked, severity, view
 
@@ -98,7 +99,30 @@ def test_a_run_that_was_never_better_needs_more_gradient_steps() -> None:
     few = evaluated(-9, -9, -9, -9, -9, metrics={"loss/policy": [0.0] * 10})
     found = checked(below_random, few)
     assert isinstance(found, Finding)
-    assert found.fix.startswith("Update more often: ")
+    assert found.fix == "Train longer: steps=7000."
+
+
+def test_more_updates_per_step_are_advised_where_they_are_not_more_than_usual() -> None:
+    def fix(losses: int = 10, **settings: Any) -> str:
+        algo = settings.pop("algo", {})
+        few = evaluated(-9, -9, -9, -9, -9, metrics={"loss/policy": [0.0] * losses}, algo=algo, **settings)
+        return more_steps(few, few.teams[0], few.teams[0].gradient_steps)
+
+    assert fix(num_envs=56) == "Update more often: num_envs=8 (now 56)."  # 80 gradient steps
+    assert fix(num_envs=55) == "Train longer: steps=7000."
+    replay = {"learning_starts": 100, "rollout_length": 8, "gradient_steps": 1}
+    assert fix(algo=replay, num_envs=7) == "More gradient steps per rollout: algo.gradient_steps=7 (now 1)."
+    assert fix(algo=replay, num_envs=6) == "Train longer: steps=7000."  # more than one per 8 steps
+
+
+def test_the_first_advice_of_a_run_without_any_reward_is_a_reward() -> None:
+    metrics = {"rollout/reward_abs_max": [0.0] * 10, "value/q_taken_mean": [3.53] * 10}
+    run = evaluated(
+        0, 0, 0, 0, 0, metrics=metrics | {"loss/policy": [0.0] * 100}, algo={"mixer": "qmix", "gamma": 0.99}
+    )
+    findings = diagnose_view(run, Path("run")).findings
+    assert [f.name for f in findings if f.severity == "high"] == ["reward scale", "value range", "nothing learned"]
+    assert {f.fix for f in findings if f.severity == "high"} == {"Reward what is new: rewards.rnd={}."}
 
 
 def test_values_that_drift_at_limits_are_the_cause() -> None:

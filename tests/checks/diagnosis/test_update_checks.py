@@ -32,7 +32,7 @@ def test_the_evidence_of_a_collapse_has_the_steps_and_the_return() -> None:
     assert isinstance(outcome, Finding)
     expected = "entropy fell from 1.61 to 0.004 within 80,000 of 200,000 steps while the return went from 5 to 5"
     assert outcome.evidence == expected
-    assert "algo.entropy_coef=0.01 (now 0.0)" in outcome.fix or "algo.entropy_coef=0.01 (now 0)" in outcome.fix
+    assert outcome.fix == "Smaller steps: algo.lr=0.0001 (now 0.0003)."
 
 
 def test_a_deterministic_policy_is_no_collapse_late_or_with_a_better_return() -> None:

@@ -55,12 +55,22 @@ def test_without_discount_the_length_of_episodes_bounds_returns() -> None:
     assert severity(checked(value_range, run)) == "high"
 
 
-def test_values_are_not_checked_without_rewards_or_on_another_scale() -> None:
+@pytest.mark.parametrize(("value", "found"), [(1.4, None), (-1.6, "medium"), (3.53, "high")])
+def test_without_rewards_values_are_at_most_those_of_untrained_networks(value: float, found: str | None) -> None:
+    metrics = {"rollout/reward_abs_max": [0.0] * 10, "value/q_taken_mean": [value] * 10}
+    outcome = checked(
+        value_range, view(metrics | {"replay/reward_scale": [1e-8] * 10}, VALUES | {"reward_scale": "rms"})
+    )
+    assert severity(outcome) == found
+    expected = f"value/q_taken_mean is {value}; all rewards were 0, which allows returns up to 0"
+    assert not isinstance(outcome, Finding) or outcome.evidence == expected
+
+
+def test_values_are_not_checked_without_known_rewards_or_on_another_scale() -> None:
     metrics = {"rollout/reward_abs_max": [1.0] * 10, "value/q_taken_mean": [1e9] * 10}
     runs = [
         view({"value/q_taken_mean": [1e9] * 10}, OFF_POLICY),
         view(metrics, OFF_POLICY | {"reward_scale": "rms"}),
-        view(metrics | {"rollout/reward_abs_max": [0.0] * 10}, OFF_POLICY),
         view(metrics | {"reward/rnd_weight": [1.0] * 10}, OFF_POLICY),
         view({}, OFF_POLICY),
     ]
@@ -157,11 +167,3 @@ def test_rewards_that_cancel_allow_values_beyond_the_return() -> None:
     returns = {"rollout/return_mean": [-5.0] + [0.0] * 9, "rollout/return_std": [0.1] * 10}
     run = view(metrics | returns, OFF_POLICY | {"gamma": 0.99}, manifest={"episode_limit": 50})
     assert checked(value_range, run) is None
-
-
-def test_the_mixer_is_what_adds_values() -> None:
-    metrics = SPARSE | {"value/q_taken_mean": [9.0] * 10}
-    run = view(metrics, OFF_POLICY | {"gamma": 0.99, "mixer": "qmix"}, manifest={"episode_limit": 50})
-    outcome = checked(value_range, run)
-    assert isinstance(outcome, Finding)
-    assert outcome.fix == "A mixer without a value of its own: algo.mixer=vdn (now qmix)."

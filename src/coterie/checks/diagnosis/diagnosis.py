@@ -21,7 +21,6 @@ from coterie.core.markup import Markup, element, folded, join, paragraphs
 CHECKS: dict[str, Callable[..., Finding | None]] = {
     "below random": outcome_checks.below_random,
     "fell": outcome_checks.fell,
-    "nothing learned": outcome_checks.nothing_learned,
     "episode end": experience_checks.episode_end,
     "reward scale": experience_checks.reward_scale,
     "gradient steps": update_checks.gradient_steps,
@@ -38,11 +37,12 @@ CHECKS: dict[str, Callable[..., Finding | None]] = {
     "clip fraction": update_checks.clip_fraction,
     "effective samples": update_checks.effective_samples,
     "explained variance": value_checks.explained_variance,
+    "nothing learned": outcome_checks.nothing_learned,
     "evaluation mode": experience_checks.evaluation_mode,
     "environment speed": experience_checks.environment_speed,
 }
-"""All checks by name. Among findings of equal severity, those of earlier checks come first: the result of the run, then
-causes before symptoms.
+"""All checks by name. Among findings of equal severity, those of earlier checks come first: a result below what the run
+had to begin with or had reached, then causes before symptoms, of which the last is that it learned nothing.
 """
 
 OF_RUN = ("episode end", "environment speed")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from coterie.checks.diagnosis.run_view import RunView, TeamView, logged, plain, show
-from coterie.checks.diagnosis.update_checks import FEW_HIGH
+from coterie.checks.diagnosis.run_view import FEW_HIGH, RunView, TeamView, logged, plain, show
 from coterie.checks.findings import Finding, Skipped
 
 LARGE_HIGH, LARGE = 1000.0, 100.0
@@ -35,7 +34,7 @@ def reward_scale(run: RunView, team: TeamView) -> Finding | None:
         return Finding(
             "medium" if signals else "high",
             f"no step of the run had a reward other than 0 in {run.steps:,} steps",
-            "Start with an easier task (curriculum.lessons), or reward curiosity: rewards.rnd={}.",
+            "Start with an easier task: curriculum.lessons." if signals else "Reward what is new: rewards.rnd={}.",
         )
     scaled = team.settings.get("reward_scale", "none") != "none"
     if scaled or team.settings.get("normalize_value") is True:
@@ -75,7 +74,7 @@ def environment_speed(run: RunView) -> Finding | None:
     if external and not workers:
         fix = f"Step environments in parallel: workers.count={min(8, run.num_envs)} (now 0)."
     elif external and run.settings.get("workers.overlap") is False:
-        fix = "Step environments while policies act: workers.overlap=true (now false), or more workers.count."
+        fix = "Step environments while policies act: workers.overlap=true (now false)."
     else:
         fix = f"Step more environments together: num_envs={4 * run.num_envs} (now {run.num_envs})."
     return Finding(
@@ -93,12 +92,14 @@ def episode_end(run: RunView) -> Finding | None:
     if ended or length < ENDLESS_MEDIUM:
         return None
     limit = "env.episode_limit"
-    shown = f"{limit}=200 (now {plain(run.settings[limit])})" if limit in run.settings else "a time limit of 200 steps"
+    fix = "End episodes in the environment, after 200 steps for example."
+    if limit in run.settings:
+        fix = f"End them by a limit: {limit}=200 (now {plain(run.settings[limit])})."
     return Finding(
         "high" if length >= ENDLESS_HIGH else "medium",
         f"no episode ended in {run.steps:,} steps, {length:,} of each of the {run.num_envs:,} environments: there are "
         "no returns, and no new starts",
-        f"Set {shown}, or end episodes in the environment.",
+        fix,
     )
 
 
@@ -156,13 +157,14 @@ def _earlier_lessons(run: RunView, team: TeamView, capacity: float) -> Finding |
     start = next(step for step, lesson in zip(lessons.steps, lessons.values, strict=True) if lesson == lessons.last())
     held = min(capacity, run.steps)
     old = max(0.0, start - (run.steps - held)) / held
-    if old <= EARLIER_LESSONS:
+    size = max((run.steps - start) // 2, int(FEW_BATCHES * (team.number("batch_size") or 1)))
+    if old <= EARLIER_LESSONS or size >= held:
         return None
     return Finding(
         "medium",
         f"{old:.0%} of the replay buffer is from earlier lessons: lesson {show(lessons.last())} started at step "
         f"{start:,}, and the buffer holds {held:,.0f} steps",
-        f"Keep less: {team.key('buffer_size', int(max(1, (run.steps - start) // 2)))}, or train longer in the lesson.",
+        f"Keep less: {team.key('buffer_size', size)}.",
     )
 
 

@@ -47,7 +47,7 @@ def dead_units(run: RunView, team: TeamView) -> Finding | None:
         "high" if layer.dead >= DEAD_HIGH and not team.improvement >= LEARNED else "medium",
         f"{layer.dead:.0%} of the {layer.units} units of {layer.name} ({layer.activation}) are not active for any of "
         f"{team.sample.observations:,} observations",
-        f"Train again with smaller steps, {team.smaller_lr()}, or with {team.key('layer_norm', True)}.",
+        f"Train again with smaller steps: {team.smaller_lr()}.",
     )
 
 
@@ -56,12 +56,15 @@ def saturated_tanh(run: RunView, team: TeamView) -> Finding | None:
     layer = max(_layers(team, tanh=True), key=lambda layer: layer.saturated)
     if layer.saturated < SATURATED_MEDIUM:
         return None
-    other = "layer_norm" if team.settings.get("normalize_obs") is True else "normalize_obs"
+    largest = max((scale.largest for scale in team.sample.scales), default=0.0)
+    is_large = largest > LARGE_MEDIUM and team.settings.get("normalize_obs") is False
     return Finding(
         "high" if layer.saturated >= SATURATED_HIGH and not team.improvement >= LEARNED else "medium",
         f"{layer.saturated:.0%} of the activations of {layer.name} are beyond 0.97, where tanh has almost no gradient, "
         f"over {team.sample.observations:,} observations",
-        f"Train again with {team.key(other, True)}, or smaller steps: {team.smaller_lr()}.",
+        f"Normalize observations: {team.key('normalize_obs', True)}."
+        if is_large
+        else f"Normalize layers: {team.key('layer_norm', 'hidden')}.",
     )
 
 

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 
-from coterie.checks.diagnosis.run_view import RunView, TeamView, show
-from coterie.checks.diagnosis.update_checks import FEW_MEDIUM, more_steps
+from coterie.checks.diagnosis.experience_checks import evaluation_mode, exploration, replay, reward_scale
+from coterie.checks.diagnosis.network_checks import dead_units, observation_scale, saturated_tanh
+from coterie.checks.diagnosis.run_view import FEW_MEDIUM, RunView, TeamView, show
+from coterie.checks.diagnosis.update_checks import (
+    clip_fraction,
+    effective_samples,
+    entropy_collapse,
+    gradient_norm,
+    kl_range,
+    more_steps,
+)
 from coterie.checks.diagnosis.value_checks import value_range, values_at_limits
-from coterie.checks.findings import Finding, Skipped
+from coterie.checks.findings import Finding, Skipped, found_by, worst_first
 from coterie.runs import outcome
 
 MANY = 5_000
 """Gradient steps of a run that has learned nothing, from which on more of them are not the first thing to try."""
 USUAL_LR = 5e-4
 """Default learning rate."""
+_OF_THE_END = (evaluation_mode, values_at_limits, value_range)
+"""Causes for which a run ends worse than it could have."""
+_CAUSES = (
+    *(reward_scale, *_OF_THE_END, gradient_norm, dead_units, saturated_tanh, observation_scale, exploration),
+    *(entropy_collapse, replay, kl_range, clip_fraction, effective_samples),
+)
+"""Causes for which a run learns nothing."""
 _CONTESTED = "the return depends on opponents that learn"
 
 
@@ -26,8 +42,8 @@ def below_random(run: RunView, team: TeamView) -> Finding | None:
     contested = not team.alone and run.settings.get("selfplay.opponents", "off") == "off" and len(run.teams) > 1
     course = _course(team, contested=contested)
     if not course.is_random:
-        raise Skipped("the return of the random policy is unknown: the run has no evaluations")
-    if not course.is_below:
+        raise Skipped("the return of the random policy is unknown: no evaluations, or no episode of it ended")
+    if course.problem != "below random":
         return None
     if contested and any(other.outcome is None or not other.outcome.is_below for other in run.teams):
         raise Skipped(_CONTESTED)
@@ -37,7 +53,7 @@ def below_random(run: RunView, team: TeamView) -> Finding | None:
 def fell(run: RunView, team: TeamView) -> Finding | None:
     """Finds runs that lose most of what they have learned."""
     course = _course(team)
-    if not course.has_fallen or (course.is_random and course.is_below):
+    if course.problem != "fell":
         return None
     return Finding(
         "high",
@@ -56,8 +72,11 @@ def nothing_learned(run: RunView, team: TeamView) -> Finding | None:
     if course.is_above:
         evidence = f"{_evidence(team, course)}, but not above the start ({show(course.start.mean)})"
         return Finding("medium", f"{evidence}, after {steps:,.0f} gradient steps", _longer(run, team))
+    causes = _findings(_CAUSES, run, team)
     lr = team.number("lr")
-    if lr is not None and lr < USUAL_LR:
+    if causes:
+        fix = causes[0].fix
+    elif lr is not None and lr < USUAL_LR:
         fix = f"Larger steps: {team.key('lr', min(USUAL_LR, 10 * lr))}."
     elif steps < MANY:
         fix = _longer(run, team)
@@ -88,16 +107,21 @@ def _evidence(team: TeamView, course: outcome.Outcome) -> str:
 
 def _fix(run: RunView, team: TeamView, course: outcome.Outcome) -> str:
     """Returns the setting to change in a run that ended worse than it could have."""
-    for check in (values_at_limits, value_range):
-        with suppress(Skipped):
-            if (cause := check(run, team)) is not None:
-                return cause.fix
+    if causes := _findings(_OF_THE_END, run, team):
+        return causes[0].fix
     if course.best.errors_above(course.end) > outcome.DIFFERS:
         return f"Smaller updates: {team.smaller_lr()}."
     return _longer(run, team)  # the untrained policy was below the random policy as well
 
 
+def _findings(
+    checks: Sequence[Callable[[RunView, TeamView], Finding | None]], run: RunView, team: TeamView
+) -> tuple[Finding, ...]:
+    """Returns what the checks find, the worst first."""
+    return worst_first(finding for check in checks if (finding := found_by(check, run, team)))
+
+
 def _longer(run: RunView, team: TeamView) -> str:
-    """Returns settings for more gradient steps."""
+    """Returns the setting for more gradient steps."""
     steps = team.gradient_steps
     return more_steps(run, team, steps) if steps < FEW_MEDIUM else f"Train longer: steps={3 * run.total}."

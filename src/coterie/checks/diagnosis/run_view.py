@@ -19,6 +19,14 @@ LEARNED = 0.5
 learned something. Less is within reach of the noise of a mean over few episodes.
 """
 
+FEW_HIGH, FEW_MEDIUM = 100, 500
+"""Gradient steps of a run. Adam's steps are at most about `lr` long, so that 100 steps with lr=5e-4 move a weight by at
+most 0.05, a fraction of its initial size; tasks with an exact answer take some hundreds (see the probes).
+"""
+
+LARGEST_LR = 0.003
+"""Largest learning rate that is advised, three times the largest default. A larger one is the first thing to change."""
+
 MIN_ENTRIES = 5
 """Log entries below which a median says little."""
 
@@ -163,9 +171,14 @@ class TeamView:
         """Returns `algo.SETTING=VALUE (now ...)`."""
         return f"{self.prefix}{setting}={plain(value)} (now {plain(self.settings.get(setting))})"
 
+    @property
+    def has_large_lr(self) -> bool:
+        """True if the learning rate is larger than what `smaller_lr` returns at most."""
+        return (self.number("lr") or 0) > LARGEST_LR
+
     def smaller_lr(self) -> str:
         """Returns a third of the learning rate, at most 0.003, as a setting."""
-        return self.key("lr", min(0.003, (self.number("lr") or 0.0015) / 3))
+        return self.key("lr", min(LARGEST_LR, (self.number("lr") or 0.0015) / 3))
 
     @property
     def algo(self) -> str:

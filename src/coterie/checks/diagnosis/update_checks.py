@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import math
 
-from coterie.checks.diagnosis.run_view import LEARNED, MIN_ENTRIES, RunView, Series, TeamView, logged, show
-from coterie.checks.findings import Finding, Skipped
+from coterie.checks.diagnosis.experience_checks import reward_scale
+from coterie.checks.diagnosis.run_view import (
+    FEW_HIGH,
+    FEW_MEDIUM,
+    LEARNED,
+    MIN_ENTRIES,
+    RunView,
+    Series,
+    TeamView,
+    logged,
+    show,
+)
+from coterie.checks.findings import Finding, Skipped, found_by
 
 COLLAPSED_SHARE = 0.05
 """Share of the initial entropy of discrete actions below which a policy is almost deterministic: with five choices,
@@ -57,11 +68,10 @@ def entropy_collapse(run: RunView, team: TeamView) -> Finding | None:
     if not is_early or not (team.is_stuck or math.isnan(team.improvement)):
         return None
     measured = "entropy" if not continuous else "standard deviation of actions"
-    coef = team.number("entropy_coef") or 0.0
     return Finding(
         "high" if team.is_stuck else "medium",
         f"{measured} fell from {show(before)} to {show(now)} within {at:,} of {run.total:,} steps{team.progress()}",
-        f"Explore longer: {team.key('entropy_coef', max(0.01, 3 * coef))}, or smaller steps: {team.smaller_lr()}.",
+        f"Smaller steps: {team.smaller_lr()}.",
     )
 
 
@@ -93,13 +103,12 @@ def kl_range(run: RunView, team: TeamView) -> Finding | None:
         raise Skipped(f"{team.algo} does not estimate a KL divergence", applies=False)
     kl = logged(team, "policy/kl")
     value = kl.median(since=0.5)
-    fewer = team.key("target_kl", 0.02) if "target_kl" in team.settings else _fewer_epochs(team)
     if value > KL_MEDIUM:
         return Finding(
             "high" if value > KL_HIGH and team.is_stuck else "medium",
             f"the KL divergence per update is {show(value)}, median of the second half of the run "
             f"(usual: below 0.02){team.progress()}",
-            f"Smaller updates: {team.smaller_lr()} or {fewer}.",
+            f"Smaller updates: {team.smaller_lr()}.",
         )
     vanished = team.series("policy/grad_norm").median(since=0.5) < VANISHING  # a finding of its own
     if abs(kl.median()) < KL_SMALL and not vanished and _steps_per_update(team) > 1 and not team.improvement >= LEARNED:
@@ -122,7 +131,7 @@ def clip_fraction(run: RunView, team: TeamView) -> Finding | None:
         "high" if value > CLIP_HIGH and team.is_stuck else "medium",
         f"{value:.0%} of the samples are outside the clip range, median of the second half of the run (usual: 10 to "
         f"20%){team.progress()}",
-        f"Smaller updates: {team.smaller_lr()} or {_fewer_epochs(team)}.",
+        f"Smaller updates: {team.smaller_lr()}.",
     )
 
 
@@ -134,18 +143,13 @@ def effective_samples(run: RunView, team: TeamView) -> Finding | None:
     if value >= EFFECTIVE_MEDIUM:
         return None
     max_kl = team.number("max_kl")
-    smaller = f"{team.smaller_lr()} or {_fewer_epochs(team)}" if max_kl is None else team.key("max_kl", max_kl / 2)
+    smaller = team.smaller_lr() if max_kl is None else team.key("max_kl", max_kl / 2)
     return Finding(
         "high" if value < EFFECTIVE_HIGH and team.is_stuck else "medium",
         f"the ratios of the other agents leave an effective sample size of {value:.0%} for the last agent, median of "
         f"the second half of the run (usual: above 90%){team.progress()}",
         f"Smaller updates: {smaller}.",
     )
-
-
-def _fewer_epochs(team: TeamView) -> str:
-    epochs = team.number("epochs") or 1
-    return team.key("epochs", max(1, epochs // 2)) if epochs > 1 else team.key("clip_eps", 0.2)
 
 
 def _steps_per_update(team: TeamView) -> float:
@@ -165,9 +169,12 @@ EXPLODED = 100.0
 as 100 x 10, the default of `max_grad_norm`.
 """
 
-FEW_HIGH, FEW_MEDIUM = 100, 500
-"""Gradient steps of a run. Adam's steps are at most about `lr` long, so that 100 steps with lr=5e-4 move a weight by at
-most 0.05, a fraction of its initial size; tasks with an exact answer take some hundreds (see the probes).
+
+FEWEST_ENVS = 8
+"""Environments that a run should keep so that a rollout of an on-policy learner is varied."""
+FEWEST_STEPS = 8
+"""Environment steps per gradient step of an off-policy learner that are usual at least with batched environments, half
+of what runs that are short have by default.
 """
 
 _NETWORKS = (("policy/grad_norm", "policy", "lr"), ("value/grad_norm", "critic", "critic_lr"))
@@ -180,7 +187,7 @@ def gradient_norm(run: RunView, team: TeamView) -> Finding | None:
     if not known:
         raise Skipped(f"the gradient norm has fewer than {MIN_ENTRIES} entries")
     for norms, network, lr in known:
-        finding = _exploding(team, norms, network, lr)
+        finding = _exploding(run, team, norms, network, lr)
         if finding is not None:
             return finding
     for norms, network, _ in known:
@@ -197,7 +204,7 @@ def gradient_norm(run: RunView, team: TeamView) -> Finding | None:
     return None
 
 
-def _exploding(team: TeamView, norms: Series, network: str, lr: str) -> Finding | None:
+def _exploding(run: RunView, team: TeamView, norms: Series, network: str, lr: str) -> Finding | None:
     limit = team.number("max_grad_norm")
     now = norms.median(since=0.75)
     first = Series(norms.steps, norms.values[: max(1, len(norms) // 4)]).median()
@@ -207,11 +214,13 @@ def _exploding(team: TeamView, norms: Series, network: str, lr: str) -> Finding 
         return None
     course = f"grew from {show(first)} to {show(now)}" if grown else f"is {show(now)}, median of the last quarter"
     clip = f"; it is clipped at {show(limit)}" if limit else "; it is not clipped"
-    fix = f"Clip it: {team.key('max_grad_norm', 10)}" if limit is None else f"Smaller steps: {_smaller(team, lr)}"
+    fix = f"Clip it: {team.key('max_grad_norm', 10)}." if limit is None else f"Smaller steps: {_smaller(team, lr)}."
+    if cause := found_by(reward_scale, run, team):  # gradients are proportional to rewards
+        fix = cause.fix
     return Finding(
         "high" if team.is_stuck or grown else "medium",
         f"the gradient norm of the {network} {course}{clip}{team.progress()}",
-        f"{fix}; look at the findings on rewards, values and observations first.",
+        fix,
     )
 
 
@@ -221,10 +230,12 @@ def _smaller(team: TeamView, lr: str) -> str:
 
 
 def _vanishing_fix(team: TeamView, norm: float) -> str:
+    if team.has_large_lr:
+        return f"Train again with smaller steps: {team.smaller_lr()}."
     if norm == 0:
-        return "Check that agents have a choice (action masks), and look at the findings on dead and saturated units."
+        return "Check that agents have a choice (action masks)."
     if team.settings.get("layer_norm") is False:
-        return f"Normalize layers: {team.key('layer_norm', True)}; look at the findings on dead and saturated units."
+        return f"Normalize layers: {team.key('layer_norm', True)}."
     return f"Larger steps: {team.key('lr', min(0.01, 3 * (team.number('lr') or 5e-4)))}."
 
 
@@ -244,19 +255,19 @@ def gradient_steps(run: RunView, team: TeamView) -> Finding | None:
 
 
 def more_steps(run: RunView, team: TeamView, steps: float) -> str:
-    """Returns settings for more gradient steps than the `steps` of the run."""
-    longer = f"Train longer: steps={max(2 * run.total, int(run.total * FEW_MEDIUM / max(steps, 1)))}"
+    """Returns the setting for more gradient steps than the `steps` of the run.
+
+    A run of the same length has enough of them if it updates more often. Where that would be more often than is usual,
+    it is too short.
+    """
+    factor = math.ceil(FEW_MEDIUM / max(steps, 1))
     starts = team.number("learning_starts")
     if starts is not None:
         if not steps and run.steps <= starts:
-            return f"Start earlier: {team.key('learning_starts', max(1, run.total // 20))}. {longer}."
-        now = team.number("gradient_steps") or max(1, _per_update(run, team) // 200)
-        return f"More steps per rollout: {team.key('gradient_steps', int(10 * now))}. {longer}."
-    length = team.number("rollout_length") or 1
-    if run.num_envs > 8:
-        return f"Update more often: num_envs={run.num_envs // 4} (now {run.num_envs}). {longer}."
-    return f"Update more often: {team.key('rollout_length', max(1, int(length // 4)))}. {longer}."
-
-
-def _per_update(run: RunView, team: TeamView) -> int:
-    return run.num_envs * int(team.number("rollout_length") or 1)
+            return f"Start earlier: {team.key('learning_starts', max(1, run.total // 20))}."
+        now, rollout = team.number("gradient_steps") or 1, run.num_envs * (team.number("rollout_length") or 1)
+        if factor * now <= rollout / FEWEST_STEPS:
+            return f"More gradient steps per rollout: {team.key('gradient_steps', factor * now)}."
+    elif run.num_envs >= FEWEST_ENVS * factor:
+        return f"Update more often: num_envs={run.num_envs // factor} (now {run.num_envs})."
+    return f"Train longer: steps={max(2 * run.total, factor * run.steps)}."

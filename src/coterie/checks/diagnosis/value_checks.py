@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from coterie.checks.diagnosis.experience_checks import reward_scale
 from coterie.checks.diagnosis.run_view import MIN_ENTRIES, RunView, TeamView, plain, show
-from coterie.checks.findings import Finding, Skipped
+from coterie.checks.findings import Finding, Skipped, found_by
 
 UNEXPLAINED = 0.0
 """Explained variance 1 - Var(G - V) / Var(G) at or below which a constant would predict returns as well as the critic
@@ -21,6 +22,8 @@ BEYOND_MEDIUM, BEYOND_HIGH = 1.5, 3.0
 smaller of the largest reward in every step and of the range of returns that were seen. Overestimation by bootstrapping
 (van Hasselt et al. 2018) passes it.
 """
+UNTRAINED = 1.0
+"""Mean value that networks may estimate before they have learned, which is the bound where all rewards were 0."""
 SEEN = 2.0
 """Standard deviations of single episodes around the mean that returns are taken to reach."""
 
@@ -56,7 +59,7 @@ def _critic_fix(team: TeamView) -> str:
     lr, critic_lr = team.number("lr") or 5e-4, team.number("critic_lr")
     if (critic_lr or lr) > 1e-3:
         return f"Smaller steps of the critic: {team.key('critic_lr', 5e-4)}"
-    if team.settings.get("critic") == "own":
+    if team.settings.get("critic") == "own" and team.algo.partition("/")[0] != "ppo":  # which has one agent
         return f"Let the critic read the whole team: {team.key('critic', 'joint')}"
     return f"Faster steps of the critic: {team.key('critic_lr', 2 * (critic_lr or lr))}"
 
@@ -153,12 +156,13 @@ def value_range(run: RunView, team: TeamView) -> Finding | None:
     if found is None:
         raise Skipped("without discount, possible returns are unknown before an episode ends")
     (bound, reason), value = found, team.series(name).end() * _reward_scale(team)
-    if abs(value) <= BEYOND_MEDIUM * bound:
+    least = max(bound, UNTRAINED) if _has_no_reward(team) else bound
+    if abs(value) <= BEYOND_MEDIUM * least:
         return None
     return Finding(
-        "high" if abs(value) > BEYOND_HIGH * bound else "medium",
+        "high" if abs(value) > BEYOND_HIGH * least else "medium",
         f"{name}{_unit(team)} is {show(value)}; {reason} {show(bound)}",
-        f"{_bootstrap_fix(team)}.",
+        scale.fix if (scale := found_by(reward_scale, run, team)) else f"{_bootstrap_fix(team)}.",
     )
 
 
@@ -173,6 +177,8 @@ def _bound(run: RunView, team: TeamView) -> tuple[float, str] | None:
     possible = (reward + bonus) * steps
     seen, mean_length = max(_largest_return(team, SEEN), reward), team.series("rollout/length_mean").max()
     reached = seen * (max(1.0, steps / mean_length) if bootstraps else 1.0) + bonus * steps
+    if reward == 0:
+        return possible, "all rewards were 0, which allows returns up to"
     if not reached < possible:  # no episode has ended, or longer ones were possible
         return possible, f"the largest reward of a step, {show(reward + bonus)}, allows returns up to"
     continued = f" of {show(mean_length)} steps, continued for {show(steps)}," if bootstraps else ""
@@ -196,7 +202,11 @@ def _largest_reward(team: TeamView) -> tuple[float, str]:
     weighted = any(name.endswith("_weight") and name.startswith("reward/") for name in team.metrics)
     if weighted and not len(team.series("value/estimate")):
         return largest, "values are those of several reward signals"
-    return largest, "" if largest > 0 else "all rewards were 0"
+    return largest, ""
+
+
+def _has_no_reward(team: TeamView) -> bool:
+    return team.series("rollout/reward_abs_max").max() == 0
 
 
 def _entropy_bonus(team: TeamView) -> float:
@@ -209,12 +219,13 @@ def _entropy_bonus(team: TeamView) -> float:
 
 def _unit(team: TeamView) -> str:
     """Returns a phrase for values that are shown on another scale than they are logged on."""
-    return "" if team.settings.get("reward_scale", "none") == "none" else " times replay/reward_scale"
+    is_scaled = team.settings.get("reward_scale", "none") != "none" and not _has_no_reward(team)
+    return " times replay/reward_scale" if is_scaled else ""
 
 
 def _reward_scale(team: TeamView) -> float:
-    """Returns the reward that is 1 on the scale of the logged values; NaN if it is unknown."""
-    if team.settings.get("reward_scale", "none") == "none":
+    """Returns the reward that is 1 on the scale of the logged values; NaN if it is unknown. Without rewards it is 1."""
+    if team.settings.get("reward_scale", "none") == "none" or _has_no_reward(team):
         return 1.0
     return team.series("replay/reward_scale").end()
 
@@ -231,13 +242,6 @@ def _longest(run: RunView, team: TeamView) -> float:
 
 
 def _bootstrap_fix(team: TeamView) -> str:
-    interval, tau = team.number("target_update_interval"), team.number("tau")
     if team.settings.get("normalize_value") is False:
         return f"Normalize returns: {team.key('normalize_value', True)}"
-    if team.settings.get("mixer") not in (None, "none", "vdn"):
-        return f"A mixer without a value of its own: {team.key('mixer', 'vdn')}"
-    if interval is not None:
-        return f"Slower targets: {team.key('target_update_interval', max(200, 5 * interval))}"
-    if tau is not None:
-        return f"Slower targets: {team.key('tau', min(0.005, tau / 5))}, or {team.smaller_lr()}"
     return f"Smaller steps of the critic: {team.smaller_lr()}"
