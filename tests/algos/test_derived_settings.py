@@ -117,7 +117,9 @@ def test_rules_of_the_length_of_a_run_or_an_episode_name_their_values() -> None:
     assert short.derived(LIMITED)["sequence_start"] == ("rollout", reason)
     assert short.derived(long)["sequence_start"] == ("episode", "a sequence of 25 timesteps holds a whole episode")
     assert "sequence_start" not in QLearningConfig(mixer="vdn").derived(long)
-    assert short.derived(LIMITED)["gradient_steps"].reason == "one per 16 steps of a rollout in a run of 1,000 steps"
+    assert short.derived(LIMITED)["gradient_steps"].reason == "one per 4 steps of a rollout in a run of 1,000 steps"
+    medium = short.derived(LIMITED._replace(steps=100_000))["gradient_steps"]
+    assert medium.reason == "one per 20 steps of a rollout in a run of 100,000 steps"
 
 
 def test_epsilon_of_coma_follows_the_whole_run_with_and_without_the_derived_value() -> None:

@@ -540,7 +540,7 @@ class OffPolicyConfig(ScaledRewardConfig):
     hidden_sizes: tuple[Units, ...] = Field((128, 128), min_length=1)
     gradient_steps: int | None = Field(None, ge=1, le=100_000)
     """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to one
-    per 16 in runs so short that they would take fewer than 5,000; at least one.
+    per 4 in runs so short that they would take fewer than 5,000; at least one.
     """
     batch_size: int | None = Field(None, ge=1, le=1_000_000)
     """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of each.

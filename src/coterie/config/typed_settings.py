@@ -235,7 +235,7 @@ class DDPGSettings(LearnerSettings, total=False):
     """
     gradient_steps: int | None
     """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
-    one per 16 in runs so short that they would take fewer than 5,000; at least one.
+    one per 4 in runs so short that they would take fewer than 5,000; at least one.
     """
     batch_size: int | None
     """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of
@@ -396,7 +396,7 @@ class QLearningSettings(LearnerSettings, total=False):
     """Error beyond which the loss is linear; null: squared error."""
     gradient_steps: int | None
     """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
-    one per 16 in runs so short that they would take fewer than 5,000; at least one.
+    one per 4 in runs so short that they would take fewer than 5,000; at least one.
     """
     batch_size: int | None
     """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of
@@ -707,7 +707,7 @@ class HASACSettings(LearnerSettings, total=False):
     """
     gradient_steps: int | None
     """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
-    one per 16 in runs so short that they would take fewer than 5,000; at least one.
+    one per 4 in runs so short that they would take fewer than 5,000; at least one.
     """
     batch_size: int | None
     """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of
@@ -1130,7 +1130,7 @@ class SACSettings(LearnerSettings, total=False):
     """
     gradient_steps: int | None
     """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
-    one per 16 in runs so short that they would take fewer than 5,000; at least one.
+    one per 4 in runs so short that they would take fewer than 5,000; at least one.
     """
     batch_size: int | None
     """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of
@@ -3362,7 +3362,7 @@ class TrainSettings(TypedDict, total=False):
     """
     gradient_steps: int | None
     """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
-    one per 16 in runs so short that they would take fewer than 5,000; at least one.
+    one per 4 in runs so short that they would take fewer than 5,000; at least one.
     """
     buffer_size: Count
     """Capacity of the replay buffer in environment steps."""
