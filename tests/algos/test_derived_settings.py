@@ -66,7 +66,7 @@ def test_values_that_cannot_read_the_time_left_are_bootstrapped_from() -> None:
 
 def test_the_amount_of_learning_derives_from_the_run_and_the_networks() -> None:
     found = values(QLearningConfig(mixer="vdn"), RunFacts(25, 1000, 8, 80))
-    assert (found["gradient_steps"], found["batch_size"], found["epsilon_decay_steps"]) == (40, 256, 200)
+    assert (found["gradient_steps"], found["batch_size"], found["epsilon_decay_steps"]) == (160, 256, 200)
     recurrent = values(QLearningConfig(mixer="vdn", rnn="gru"), RunFacts(25, None, 1, 1))
     expected = {"bootstrap_at_limit": True, "gradient_steps": 1, "batch_size": 32, "sequence_start": "rollout"}
     assert recurrent == expected
@@ -88,9 +88,11 @@ def test_minibatches_are_at_most_the_samples_of_a_rollout(config: Any, num_envs:
     assert values(config, RunFacts(25, 1000, num_envs, 16)).get("num_minibatches") == expected
 
 
-@pytest.mark.parametrize(("steps", "expected"), [(None, 16), (10**6, 16), (200_000, 26), (100_000, 51), (50_000, 64)])
+@pytest.mark.parametrize(
+    ("steps", "expected"), [(None, 16), (10**6, 16), (200_000, 26), (100_000, 51), (20_000, 256), (9_000, 256)]
+)
 def test_short_runs_take_more_gradient_steps(steps: int | None, expected: int) -> None:
-    """Up to four times as many, and about 5,000 in between."""
+    """Up to sixteen times as many, and about 5,000 in between."""
     assert values(DDPGConfig(), RunFacts(25, steps, 32, 32))["gradient_steps"] == expected
 
 
