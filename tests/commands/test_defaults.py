@@ -33,23 +33,23 @@ STEPS = {"particle/simple_crypto": 12_000, "matrix/penalty": 4_000, "gym/CartPol
 ONE_STEP = {"particle/simple_crypto": 30_000, "particle/simple": 40_000}
 """Those of algorithms that take one gradient step per rollout: `maa2c`, `ia2c`, `haa2c`, `vdac` and `seac`."""
 REPLAYED = {
-    "particle/simple_crypto": 3_000,
-    "matrix/penalty": 2_000,
-    "gym/CartPole-v1": 10_000,
-    "particle/simple": 4_000,
+    "particle/simple_crypto": 2_000,
+    "matrix/penalty": 1_500,
+    "gym/CartPole-v1": 5_000,
+    "particle/simple": 2_000,
 }
 """Those of algorithms with a replay buffer, each of which takes several times as long."""
 OWN = {
     "pac": {"matrix/penalty": 20_000},
-    "iql": {"particle/simple_crypto": 10_000},
-    "vdn": {"particle/simple_crypto": 5_000},
-    "qplex": {"particle/simple_crypto": 5_000},
-    "wqmix": {"particle/simple_crypto": 5_000},
-    "hasac": {"particle/simple": 2_500},
-    "masac": {"particle/simple": 2_500},
-    "sac": {"particle/simple": 2_500},
-    "ddpg": {"particle/simple": 12_000},
-    "maddpg": {"particle/simple": 12_000},
+    "iql": {"particle/simple_crypto": 3_000},
+    "vdn": {"particle/simple_crypto": 3_000},
+    "qplex": {"particle/simple_crypto": 3_000, "matrix/penalty": 2_000},
+    "qfix": {"particle/simple_crypto": 5_000},
+    "td3": {"particle/simple": 5_000},
+    "matd3": {"particle/simple": 5_000},
+    "wqmix": {"particle/simple_crypto": 3_000},
+    "ddpg": {"particle/simple": 4_000},
+    "maddpg": {"particle/simple": 4_000},
 }
 """Those of single algorithms that need more, or fewer."""
 
