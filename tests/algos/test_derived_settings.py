@@ -14,7 +14,6 @@ from coterie.algos.coma import COMAConfig
 from coterie.algos.ddpg import DDPGConfig
 from coterie.algos.learner import CentralState
 from coterie.algos.mappo_original import MAPPOOriginal, MAPPOOriginalConfig
-from coterie.algos.mat import MATConfig
 from coterie.algos.ppo import PPOConfig
 from coterie.algos.qlearning import QLearningConfig
 from coterie.core.errors import UserError
@@ -99,13 +98,6 @@ def test_short_runs_take_more_gradient_steps(steps: int | None, expected: int) -
 def test_rules_that_depend_on_the_team_name_their_values() -> None:
     pair, state = team_of(2), team_of(2, "global")
     facts, of_state = LIMITED._replace(team=pair), LIMITED._replace(team=state)
-    assert COMAConfig().derived(facts)["obs_agent_id"] == (True, "share_params=role")
-    assert COMAConfig(share_params="none").derived(facts)["obs_agent_id"] == (False, "share_params=none")
-    assert PPOConfig().derived(facts)["obs_agent_id"] == (False, "share_params=role")
-    assert PPOConfig(share_params="all").derived(facts)["obs_agent_id"] == (True, "share_params=all")
-    for config, known in ((PPOConfig(obs_agent_id=True), facts), (PPOConfig(), LIMITED), (MATConfig(), facts)):
-        assert "obs_agent_id" not in config.derived(known)
-    assert "obs_agent_id" not in PPOConfig().derived(LIMITED._replace(team=team_of(1)))
     qmix = QLearningConfig(mixer="qmix")
     assert qmix.derived(facts)["mixer_input"] == ("joint", "the environment has no state")
     assert qmix.derived(of_state)["mixer_input"] == ("state", "the environment has a state")

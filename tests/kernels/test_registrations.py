@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 import coterie.kernels
 from coterie.kernels import policy_gradient, recurrent
 from coterie.kernels.adam import adam_step
-from coterie.kernels.attention import Projections, attention
+from coterie.kernels.attention import Projections, attend, attention
 from coterie.kernels.mixing import qmix
 from coterie.kernels.mlp import mlp
 from coterie.nets.mixers import QMIXMixer
@@ -44,6 +44,10 @@ def _attention():
     return attention(tensor(5, 3, 32), torch.rand(5, 3) < 0.7, torch.tensor([[0, 1], [2, 1]]), parameters, 2)
 
 
+def _attend():
+    return attend(tensor(5, 2, 32), tensor(5, 3, 32), tensor(5, 3, 32), torch.rand(5, 2, 3) < 0.7, 2)
+
+
 def _qmix():
     net = QMIXMixer(3, 6, 8, 16, generator=torch.Generator().manual_seed(0))
     return qmix(tensor(10, 3), tensor(10, 6), (net.hidden, net.first, net.second, net.direct, net.value))
@@ -75,7 +79,7 @@ def _adam():
 
 def work():
     """Calls every operator, with backward passes."""
-    parts = (_mlp(), _attention(), _gru(), *_lstm(), _qmix(), *_categorical(), *_losses(), *_adam())
+    parts = (_mlp(), _attention(), _attend(), _gru(), *_lstm(), _qmix(), *_categorical(), *_losses(), *_adam())
     sum(x.sum() for x in parts if x.requires_grad).backward()
 
 
@@ -91,7 +95,7 @@ def test_every_operator_is_called():
         importlib.import_module(f"coterie.kernels.{module.name}")
     names = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("coterie::")}
     assert {operator.name() for operator in CALLS} == names
-    assert len(names) >= 16
+    assert len(names) >= 18
 
 
 @pytest.mark.parametrize("operator", CALLS, ids=lambda operator: operator.name())
@@ -111,6 +115,7 @@ def test_gradients_are_part_of_the_checks():
     differentiable = {
         "mlp",
         "attention",
+        "attend",
         "gru",
         "lstm",
         "qmix",

@@ -294,9 +294,6 @@ class LearnerConfig(BaseModel):
         if self.value_time_left is None and self.values_read_state:
             ends = run.limit is not None and not bootstraps
             found["value_time_left"] = Derived(ends, f"returns {'end' if ends else 'do not end'} at a step limit")
-        if "obs_agent_id" in type(self).model_fields and self.obs_agent_id is None and run.team and run.team.n > 1:
-            body = ", network=attention" if self.network == "attention" else ""
-            found["obs_agent_id"] = Derived(self.reads_agent_id(run.team), f"share_params={self.share_params}{body}")
         return found
 
     def with_derived(self: C, run: RunFacts) -> C:

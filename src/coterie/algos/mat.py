@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from coterie.algos.algorithm import ALL_ACTIONS, AlgorithmContext, Capabilities
-from coterie.algos.base_config import Derived, RunFacts, Units
+from coterie.algos.base_config import Units
 from coterie.algos.ppo import PPO, Batch, PPOConfig
 from coterie.config.needs import HIDDEN_LAYERS, SEVERAL
 from coterie.core.errors import UserError
@@ -51,11 +51,6 @@ class EncoderConfig(PPOConfig):
     """Layers of the encoder, and of the decoder."""
     num_heads: int = Field(1, ge=1, le=1024)
     """Attention heads; they divide `embedding_size`."""
-
-    def derived(self, run: RunFacts) -> dict[str, Derived]:
-        found = super().derived(run)
-        found.pop("obs_agent_id", None)  # null means another value for the encoder than for actors
-        return found
 
     def sizes(self) -> TransformerSizes:
         """Returns the size of the transformer. UserError if heads do not divide the features."""
