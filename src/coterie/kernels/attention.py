@@ -18,7 +18,7 @@ _MOST_UNITS = 1024
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, heads: int) -> Tensor | None:
-    """What queries attend to, see `coterie.nets.attention.attend`.
+    """Returns the attention of queries to keys and values, see `coterie.nets.attention.attend`.
 
     None if there is no kernel for the types, the sizes or the device.
     """
