@@ -66,6 +66,7 @@ def page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:
     order = sorted(algorithms, key=lambda algo: -_overall(tasks, algo)[0])
     seeds = [len(scores) for task in tasks.values() for scores in task["scores"].values()]
     per_cell = " to ".join(str(n) for n in dict.fromkeys((min(seeds), max(seeds))))
+    heads = [f"`{name}`" for name in tasks]
     return "\n".join(
         [
             "# Defaults",
@@ -86,25 +87,22 @@ def page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:
             "",
             "## Normalized scores",
             "",
-            *table(["task", *order], [[f"`{name}`", *(_cell(task, a) for a in order)] for name, task in tasks.items()]),
+            *table(["algorithm", *heads], [[algo, *(_cell(task, algo) for task in tasks.values())] for algo in order]),
             "",
             "## Returns",
             "",
-            *table(
-                ["task", "steps", "random", *order],
-                [
-                    [
-                        f"`{name}`",
-                        whole_number(task["steps"]),
-                        f"{statistics.fmean(task['random']):.3g}",
-                        *(_mean_and_half_width(task["scores"].get(a, ())) for a in order),
-                    ]
-                    for name, task in tasks.items()
-                ],
-            ),
+            *_returns(tasks, order),
             "",
         ]
     )
+
+
+def _returns(tasks: Mapping[str, Any], algorithms: Sequence[str]) -> list[str]:
+    """Lines of a table of returns: a row for each algorithm after the random policy, a column for each task."""
+    rows = [["steps", *(whole_number(task["steps"]) for task in tasks.values())]]
+    rows += [["random", *(f"{statistics.fmean(task['random']):.3g}" for task in tasks.values())]]
+    rows += [[a, *(_mean_and_half_width(t["scores"].get(a, ())) for t in tasks.values())] for a in algorithms]
+    return table(["algorithm", *(f"`{name}`" for name in tasks)], rows)
 
 
 def normalized(task: Mapping[str, Any], algo: str) -> np.ndarray:

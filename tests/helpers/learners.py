@@ -126,7 +126,7 @@ def q_learner(env, **settings):
 
 def pqn_learner(world, num_envs=16, **settings):
     small = REPLAYED | {"hidden_sizes": (16,), "rnn_size": 8, "rollout_length": 12, "num_minibatches": 1, "epochs": 2}
-    small |= {"lr_schedule": "constant", "max_grad_norm": 10.0}
+    small |= {"lr_schedule": "constant", "max_grad_norm": 10.0, "center_values": False}
     return learner_of(PQN, PQNConfig(**small | settings), env_of(world, num_envs))
 
 

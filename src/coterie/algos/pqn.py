@@ -4,9 +4,10 @@ Each rollout gives lambda-returns that bootstrap from the greedy actions of the 
 minibatches fit the Q-values of the actions taken to them. Layer normalization keeps the values bounded that a target
 network would otherwise hold still. The setting `mixer` selects independent learners (PQN), VDN or QMIX.
 
-Sources: Gallici et al. 2025, Simplifying Deep Temporal Difference Learning (PQN, PQN-VDN); Rashid et al. 2018 (QMIX).
-Differences: returns bootstrap at time limits; recurrent networks have targets of whole rollouts, where the paper's code
-computes them anew in each minibatch.
+Sources: Gallici et al. 2025, Simplifying Deep Temporal Difference Learning (PQN, PQN-VDN); Rashid et al. 2018 (QMIX);
+Naik et al. 2024, Reward Centering. Differences: returns bootstrap at time limits; values are learned relative to the
+return of an average step; recurrent networks have targets of whole rollouts, where the paper's code computes them anew
+in each minibatch.
 """
 
 from __future__ import annotations
@@ -39,7 +40,16 @@ from coterie.functional.returns import (
     team_bootstrap_masks,
     terminate_at_limit,
 )
-from coterie.functional.statistics import Reduction, masked_mean, masked_sum, root_mean_square, valid_count
+from coterie.functional.statistics import (
+    Reduction,
+    initial_moments,
+    masked_mean,
+    masked_sum,
+    mean_and_std,
+    root_mean_square,
+    update_moments,
+    valid_count,
+)
 from coterie.nets.config import LayerNormKind
 from coterie.nets.mixers import Choices, greedy_actions, taken_actions
 
@@ -50,7 +60,14 @@ declare(
         "root mean square of rewards, by which they are divided: values in rewards are this times the logged ones",
         better=None,
         combine="mean",
-    )
+    ),
+    Metric(
+        "value/average_return",
+        "reward",
+        "return of an average step, after reward scaling, relative to which values are learned",
+        better=None,
+        combine="mean",
+    ),
 )
 
 
@@ -71,6 +88,10 @@ class PQNConfig(MinibatchConfig, TeamQConfig):
     """Minibatches per pass, each of which is a gradient step. null: 16, or one per sequence if a rollout has fewer."""
     td_lambda: float = Field(0.65, ge=0, le=1)
     """Lambda of the returns."""
+    center_values: bool = True
+    """Learn values relative to the return of an average step, so that states that are no longer visited look average;
+    false: relative to 0, beside which they look good where rewards are negative.
+    """
 
 
 @register_pytree
@@ -118,8 +139,28 @@ def pqn_loss(
     return masked_mean(functional.huber_loss(q, target, reduction="none", delta=huber_delta), valid, reduction)
 
 
+def return_of_average_step(reward: Tensor, end: Tensor, gamma: float) -> Tensor:
+    """Return of a step with the mean reward, after which the episode ends with the mean probability.
+
+        b = r / (1 - gamma (1 - e)),    so that b = r + gamma (1 - e) b
+
+    Args:
+        reward: r, mean reward of a step [].
+        end: e, fraction of the steps after which nothing follows [].
+        gamma: Discount factor.
+
+    Returns:
+        [], bounded where nothing is discounted and no episode ends.
+    """
+    return reward / (1.0 - gamma * (1.0 - end)).clamp_min(1e-3)
+
+
 class PQN(OnPolicyLearner, TeamQLearner):
-    """PQN, PQN-VDN and PQN-QMIX, see the module."""
+    """PQN, PQN-VDN and PQN-QMIX, see the module.
+
+    Attributes:
+        end_moments: Moments of a number that is 1 where an episode, or an agent's life, ends, else 0; of all timesteps.
+    """
 
     Config: ClassVar = PQNConfig
     base: ClassVar = "pqn_vdn"
@@ -146,13 +187,19 @@ class PQN(OnPolicyLearner, TeamQLearner):
             modules=(self.value, *self._state.networks),
         )
         self._steps = 0
+        self.end_moments = initial_moments(1, self.device)
+        if config.center_values and self.reward_moments is None:
+            self.reward_moments = initial_moments(1, self.device)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         config = self.config
         rollout = rollout if config.bootstrap_at_limit else terminate_at_limit(rollout)
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
         # Targets
-        self._add_rewards(*self._rewards(rollout))
+        reward, valid = self._rewards(rollout)
+        self._add_rewards(reward, valid)
+        ends = self._bootstrap_masks(rollout)[0].to(reward.dtype).unsqueeze(-1)
+        self.end_moments = update_moments(self.end_moments, ends, valid, self.reduction, kernels=self.kernels)
         batch, hidden_states = self.samples(rollout)
         # Minibatches, each of which is a step
         acted = candidates = acted_candidates(rollout.acted[:-1], self.ranks)
@@ -165,6 +212,8 @@ class PQN(OnPolicyLearner, TeamQLearner):
         # Metrics
         self._observe(rollout)
         metrics = self._mean_metrics(reports, self.reported, self._scale_metrics())
+        for name in ("value/q_taken_mean", "value/target_mean"):
+            metrics[name] += metrics.get("value/average_return", 0.0)
         metrics |= {"policy/lr": lr, "policy/epsilon": self.policy.epsilon}
         # Exploration of the next rollout
         self._steps += len(acted)
@@ -198,7 +247,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
             obs=later(obs),
             state=later(state),
         )
-        reward, valid = self._rewards(rollout)
+        (reward, valid), baseline = self._rewards(rollout), self.average_return()
         reads_masks = self.value.mixer is not None and self.value.mixer.reads_joint_action
         batch = Batch(
             obs=now(obs),
@@ -207,7 +256,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
             masks=now(masks) if reads_masks else dict.fromkeys(masks),
             state=now(state),
             alive=rollout.alive[:-1],
-            target=self.targets(rollout, reward, next_value),
+            target=self.targets(rollout, reward, next_value + baseline) - baseline,
             valid=valid,
             first=now(first),
         )
@@ -226,10 +275,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
             reward: Rewards before scaling.
             next_value: Q of the next greedy actions among those available.
         """
-        if self._mixes:
-            terminated, boundary = team_bootstrap_masks(rollout, self.team.agents_can_die)
-        else:
-            terminated, boundary = bootstrap_masks(rollout, False, self.team.agents_can_die)
+        terminated, boundary = self._bootstrap_masks(rollout)
         return lambda_return(
             self._scaled(reward),
             next_value,
@@ -238,6 +284,21 @@ class PQN(OnPolicyLearner, TeamQLearner):
             gamma=self.config.gamma,
             td_lambda=self.config.td_lambda,
         )
+
+    def average_return(self) -> Tensor:
+        """Returns the return of an average step [], on the scale of values, which networks leave out; see
+        `center_values`.
+        """
+        if not self.config.center_values or self.reward_moments is None:
+            return self.end_moments["mean"].new_zeros(())
+        reward, end = (mean_and_std(moments)[0] for moments in (self.reward_moments, self.end_moments))
+        return return_of_average_step(self._scaled(reward), end, self.config.gamma).squeeze(-1)
+
+    def _bootstrap_masks(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Returns where returns end and where they are cut off: of agents [T, B, N], or with a mixer of the team."""
+        if self._mixes:
+            return team_bootstrap_masks(rollout, self.team.agents_can_die)
+        return bootstrap_masks(rollout, False, self.team.agents_can_die)
 
     def _unroll(
         self,
@@ -288,10 +349,11 @@ class PQN(OnPolicyLearner, TeamQLearner):
         return pqn_loss(q, batch.target, batch.valid, self.config.huber_delta, reduction=self.reduction)
 
     def _scale_metrics(self) -> dict[str, Tensor]:
-        """Returns the number by which rewards are divided [], if they are."""
-        if self._reward_scale != "rms" or self.reward_moments is None:
-            return {}
-        return {"value/reward_scale": root_mean_square(self.reward_moments)[0]}
+        """Returns the number by which rewards are divided [], if they are, and the average return [], if it is used."""
+        found = {"value/average_return": self.average_return()} if self.config.center_values else {}
+        if self._reward_scale == "rms" and self.reward_moments is not None:
+            found["value/reward_scale"] = root_mean_square(self.reward_moments)[0]
+        return found
 
     def cloning_optimizer(self) -> CloningOptimizer:
         return CloningOptimizer(self._optimizer.for_module("value"))
@@ -304,6 +366,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
             "state": self._state.state_dict(),
             "shuffle": self._shuffle.get_state(),
             "steps": self._steps,
+            "end_moments": self.end_moments,
         }
         if self.reward_moments is not None:
             state["reward_moments"] = {name: x.clone() for name, x in self.reward_moments.items()}
@@ -316,5 +379,6 @@ class PQN(OnPolicyLearner, TeamQLearner):
         self._state.load_state_dict(state["state"])
         restore(self._shuffle, state["shuffle"])
         self._steps = state["steps"]
+        self.end_moments = {name: x.to(self.device) for name, x in state["end_moments"].items()}
         if self.reward_moments is not None:
             self.reward_moments = {name: x.to(self.device, copy=True) for name, x in state["reward_moments"].items()}

@@ -1692,6 +1692,10 @@ class PQNSettings(LearnerSettings, total=False):
     """Minibatches per pass, each of which is a gradient step. null: 16, or one per sequence if a rollout has fewer."""
     td_lambda: float
     """Lambda of the returns."""
+    center_values: bool
+    """Learn values relative to the return of an average step, so that states that are no longer visited look
+    average; false: relative to 0, beside which they look good where rewards are negative.
+    """
 
 
 class RandomSettings(TypedDict, total=False):
@@ -3391,6 +3395,10 @@ class TrainSettings(TypedDict, total=False):
     """Select the next action by the online network and evaluate it by the target network."""
     n_step: int
     """Rewards per target before it bootstraps."""
+    center_values: bool
+    """Learn values relative to the return of an average step, so that states that are no longer visited look
+    average; false: relative to 0, beside which they look good where rewards are negative.
+    """
     share_critic: bool | None
     """Use one network for a centralized critic, with an output per agent, or a single one if `common_reward` is
     set. False: a network per agent; null: true unless `share_params` is none.
