@@ -1,6 +1,7 @@
 """The pages on the runs of `defaults.py`.
 
-A normalized score lies between the random policy (0) and the best mean of all algorithms on the task (1).
+A normalized score lies between the random policy (0) and the best mean on the task (1) of all algorithms that ran with
+several seeds. Those of a single run may be above 1.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from coterie.reports import estimates, published
 
 Scores = Mapping[str, Mapping[str, Sequence[float]]]
 """Returns by task and algorithm, one for each seed."""
+SEVERAL = 3
+"""Seeds of an algorithm on a task from which on its mean counts as the best one, and its interval is judged."""
 
 
 def collect(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -64,8 +67,6 @@ def page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:
     tasks, seconds = by_task(content, reported), seconds_per_run(content)
     algorithms = sorted({algo for task in tasks.values() for algo in task["scores"]})
     order = sorted(algorithms, key=lambda algo: -_overall(tasks, algo)[0])
-    seeds = [len(scores) for task in tasks.values() for scores in task["scores"].values()]
-    per_cell = " to ".join(str(n) for n in dict.fromkeys((min(seeds), max(seeds))))
     heads = [f"`{name}`" for name in tasks]
     return "\n".join(
         [
@@ -73,13 +74,20 @@ def page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:
             "",
             origin_line(content, "python benchmarks/defaults.py --report"),
             "",
-            f"Seeds per cell: {per_cell}.",
-            "",
             "## All tasks together",
             "",
             *table(
                 [
-                    *("algorithm", "tasks", "IQM", "95% interval", "IQM of solved tasks", "mean", "below random"),
+                    *(
+                        "algorithm",
+                        "seeds",
+                        "tasks",
+                        "IQM",
+                        "95% interval",
+                        "IQM of solved tasks",
+                        "mean",
+                        "below random",
+                    ),
                     "minutes per run",
                 ],
                 [_summary(tasks, algo, seconds[algo]) for algo in order],
@@ -108,7 +116,7 @@ def _returns(tasks: Mapping[str, Any], algorithms: Sequence[str]) -> list[str]:
 def normalized(task: Mapping[str, Any], algo: str) -> np.ndarray:
     """Returns the normalized scores of an algorithm on a task, [n]; all are 0 where no algorithm is above random."""
     random = statistics.fmean(task["random"])
-    best = max(statistics.fmean(scores) for scores in task["scores"].values())
+    best = max(statistics.fmean(scores) for scores in _of_several_seeds(task))
     scores = np.asarray(task["scores"][algo], dtype=float)
     return (scores - random) / (best - random) if is_learned(task) else np.zeros_like(scores)
 
@@ -116,20 +124,27 @@ def normalized(task: Mapping[str, Any], algo: str) -> np.ndarray:
 def is_learned(task: Mapping[str, Any]) -> bool:
     """True if the interval of some algorithm lies above the random policy."""
     random = statistics.fmean(task["random"])
-    return any(mean - width > random for mean, width in map(_interval, task["scores"].values()))
+    return any(mean - width > random for mean, width in map(_interval, _of_several_seeds(task)))
 
 
 def is_solved(task: Mapping[str, Any]) -> bool:
     """True if an algorithm's mean reaches the published threshold of the task, or if there is none."""
     level = task["threshold"]
-    return level is None or any(statistics.fmean(scores) >= level for scores in task["scores"].values())
+    return level is None or any(statistics.fmean(scores) >= level for scores in _of_several_seeds(task))
 
 
 def is_below_random(task: Mapping[str, Any], algo: str) -> bool:
     """True if the algorithm's interval lies below the random policy's, on a task that some algorithm learns."""
     mean, width = _interval(task["scores"][algo])
     random, random_width = _interval(task["random"])
-    return is_learned(task) and mean + width < random - random_width
+    several = len(task["scores"][algo]) >= SEVERAL
+    return several and is_learned(task) and mean + width < random - random_width
+
+
+def _of_several_seeds(task: Mapping[str, Any]) -> list[Sequence[float]]:
+    """Returns the returns of each algorithm that ran with several seeds, or of all if none did."""
+    scores = list(task["scores"].values())
+    return [mine for mine in scores if len(mine) >= SEVERAL] or scores
 
 
 def _interval(scores: Sequence[float]) -> tuple[float, float]:
@@ -156,11 +171,13 @@ def _summary(tasks: Mapping[str, Any], algo: str, seconds: float) -> list[str]:
     below = sum(is_below_random(task, algo) for task in mine)
     mean = float(estimates.mean(_of(tasks, algo)))
     solved = _of({name: task for name, task in tasks.items() if is_solved(task)}, algo)
+    seeds = {len(task["scores"][algo]) for task in tasks.values() if algo in task["scores"]}
     return [
         algo,
+        " to ".join(str(n) for n in dict.fromkeys((min(seeds), max(seeds)))),
         str(len(mine)),
         f"**{value:.2f}**",
-        f"{low:.2f} to {high:.2f}",
+        f"{low:.2f} to {high:.2f}" if min(seeds) >= SEVERAL else "",
         f"{estimates.interquartile_mean(solved):.2f}" if solved else "",
         f"{mean:.2f}",
         str(below or ""),

@@ -64,7 +64,14 @@ _TRANSITIONS = (
 )
 """Feed-forward VDN: 32 transitions per gradient step."""
 _NO_REPLAY = (
-    *(*_PLAIN, "algo=pqn_vdn", "algo.reward_scale=none", "num_envs=256", "algo.rollout_length=16"),
+    *(
+        *_PLAIN,
+        "algo=pqn_vdn",
+        "algo.reward_scale=none",
+        "algo.center_values=false",
+        "num_envs=256",
+        "algo.rollout_length=16",
+    ),
     *("algo.hidden_sizes=[256,256]", "algo.layer_norm=hidden", "algo.epochs=4", "algo.num_minibatches=16"),
 )
 """PQN-VDN: four passes over each rollout in 16 minibatches."""

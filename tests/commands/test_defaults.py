@@ -116,9 +116,21 @@ def test_scores_are_normalized_between_the_random_policy_and_the_best(scripts: A
     assert scripts.default_page.is_learned(easy)
     assert not scripts.default_page.is_learned(hard)
     page = scripts.default_page.page(content, tasks)
-    assert "| a | 1 | **1.00** | 0.95 to 1.05 | 1.00 | 1.00 |  | 1.0 |" in page  # nobody learns the hard task
-    assert "| b | 2 | **0.76** | 0.72 to 0.78 | 0.50 | 0.75 |  | 1.0 |" in page  # the open one is learned, not solved
-    assert "| `hard` | – |  |" in page
+    assert "| a | 3 | 1 | **1.00** | 0.95 to 1.05 | 1.00 | 1.00 |  | 1.0 |" in page  # nobody learns the hard task
+    assert "| b | 3 | 2 | **0.76** | 0.72 to 0.78 | 0.50 | 0.75 |  | 1.0 |" in page  # the open one is learned, not solved
+    assert "| algorithm | `easy` | `hard` | `open` |" in page
+    assert "| a | 1.00 ± 0.12 | – |  |" in page
+
+
+def test_a_single_run_is_neither_the_best_nor_below_random(scripts: Any) -> None:
+    """The one of `best` is twice as good as the mean of `a`, which other scores are measured by; it has no interval."""
+    tasks = [scripts.default_tasks.Task("easy", "team")]
+    scores = {"a": [29.0, 30.0, 31.0], "best": [50.0], "low": [5.0]}
+    page = scripts.default_page.page(scripts.default_page.collect(runs({"easy": scores})), tasks)
+    assert "| best | 1 | 1 | **2.00** |  | 2.00 |" in page
+    assert "| a | 3 | 1 | **1.00** | 0.95 to 1.05 |" in page
+    assert "| low | -0.25 |" in page
+    assert "▼" not in page
 
 
 def test_scores_whose_interval_is_below_random_are_red(scripts: Any) -> None:
