@@ -143,24 +143,29 @@ def test_the_time_limit_ends_the_trace_and_not_the_return():
 
 
 @pytest.mark.parametrize("mixer", ["none", "vdn"])
-@pytest.mark.parametrize(("limit", "average"), [(True, 10.0), (False, 1 / 0.55)])
-def test_values_are_learned_relative_to_the_return_of_an_average_step(mixer, limit, average):
-    """Q = 0, r = 1, gamma 0.9, lambda 0, episodes of two steps. If only a limit ends them, b = 1 / (1 - 0.9) = 10, and
-    targets 1 + 0.9 b - b are 0 everywhere. If they terminate, b = 1 / (1 - 0.9 / 2), and the last step has 1 - b.
+@pytest.mark.parametrize(
+    ("reward", "limit", "average"), [(-1.0, True, -10.0), (-1.0, False, -1 / 0.55), (1.0, True, 0.0)]
+)
+def test_values_are_learned_relative_to_the_return_of_an_average_step(mixer, reward, limit, average):
+    """Q = 0, r = -1, gamma 0.9, lambda 0, episodes of two steps. If only a limit ends them, b = -1 / (1 - 0.9) = -10,
+    and targets -1 + 0.9 b - b are 0 everywhere. If they terminate, b = -1 / (1 - 0.9 / 2), and the last step has -1 - b.
+    Positive rewards: b = 0.
     """
-    world = Probe(observe_zeros, unit_reward, actions=spaces.Discrete(3), length=2, limit=limit)
+    rewards = lambda x, age, d, c: torch.full((len(x), 1), reward)  # noqa: E731
+    world = Probe(observe_zeros, rewards, actions=spaces.Discrete(3), length=2, limit=limit)
     given = {"gamma": 0.9, "td_lambda": 0.0, "mixer": mixer, "reward_scale": "none", "bootstrap_at_limit": True}
     learner, collector = pqn_learner(world, 2, lr=1e-20, center_values=True, **given)
     with_constant_q(learner, [0.0, 0.0, 0.0])
     rollout = collect_rollout(learner, collector)
     metrics = learner.update(rollout, 0.0)
     batch = pqn_samples(learner, rollout)
-    expected = torch.where(rollout.terminated[..., 0], 1 - average, 1 + 0.9 * average - average)
+    expected = torch.where(rollout.terminated[..., 0], reward - average, reward + 0.9 * average - average)
     target = batch.target if mixer == "vdn" else batch.target[..., 0]
     valid = batch.valid if mixer == "vdn" else batch.valid[..., 0]
     torch.testing.assert_close(target[valid], expected[valid], atol=1e-5, rtol=1e-5)
     assert rollout.terminated.any() != limit
-    assert metrics["value/average_return"] == metrics["value/q_taken_mean"] == pytest.approx(average)
+    for name in ("value/average_return", "value/q_taken_mean"):
+        assert metrics[name] == pytest.approx(average)
     assert learner.average_return().item() == pytest.approx(average)
 
 
@@ -173,8 +178,9 @@ def test_the_return_of_an_average_step_is_bounded_without_discount_and_ends():
 
 @pytest.mark.slow
 def test_centered_values_plus_the_average_return_are_the_values_of_the_game():
-    """r = 1, gamma 0.9, episodes terminate after two steps: V = 1.9, 1, for any weights that the data can change."""
-    world = Probe(observe_age, unit_reward, actions=spaces.Discrete(3), length=2)
+    """r = -1, gamma 0.9, episodes terminate after two steps: V = -1.9, -1."""
+    rewards = lambda x, age, d, c: -unit_reward(x, age, d, c)  # noqa: E731
+    world = Probe(observe_age, rewards, actions=spaces.Discrete(3), length=2)
     given = {"gamma": 0.9, "reward_scale": "none", "normalize_obs": False, "lr": 3e-3, "epochs": 4}
     learner, collector = pqn_learner(world, 32, center_values=True, **given)
     for _ in range(150):
@@ -183,7 +189,7 @@ def test_centered_values_plus_the_average_return_are_the_values_of_the_game():
     with torch.no_grad():
         (q,) = learner.policy.net({"agent": torch.tensor([0.0, 1.0]).view(2, 1, 1)}, None, {}, None)[0].values()
     found = q[:, 0] + learner.average_return()
-    torch.testing.assert_close(found, torch.tensor([[1.9], [1.0]]).expand(2, 3), atol=0.02, rtol=0.0)
+    torch.testing.assert_close(found, torch.tensor([[-1.9], [-1.0]]).expand(2, 3), atol=0.02, rtol=0.0)
 
 
 @pytest.mark.parametrize("rnn", ["gru", "lstm"])

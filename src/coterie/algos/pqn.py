@@ -6,8 +6,8 @@ network would otherwise hold still. The setting `mixer` selects independent lear
 
 Sources: Gallici et al. 2025, Simplifying Deep Temporal Difference Learning (PQN, PQN-VDN); Rashid et al. 2018 (QMIX);
 Naik et al. 2024, Reward Centering. Differences: returns bootstrap at time limits; values are learned relative to the
-return of an average step; recurrent networks have targets of whole rollouts, where the paper's code computes them anew
-in each minibatch.
+return of an average step if it is negative; recurrent networks have targets of whole rollouts, where the paper's code
+computes them anew in each minibatch.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ declare(
     Metric(
         "value/average_return",
         "reward",
-        "return of an average step, after reward scaling, relative to which values are learned",
+        "return of an average step if it is negative, after reward scaling, relative to which values are learned",
         better=None,
         combine="mean",
     ),
@@ -89,8 +89,8 @@ class PQNConfig(MinibatchConfig, TeamQConfig):
     td_lambda: float = Field(0.65, ge=0, le=1)
     """Lambda of the returns."""
     center_values: bool = True
-    """Learn values relative to the return of an average step, so that states that are no longer visited look average;
-    false: relative to 0, beside which they look good where rewards are negative.
+    """Learn values relative to the return of an average step if it is negative, so that states that are no longer
+    visited look average; false: relative to 0, beside which they look good.
     """
 
 
@@ -286,13 +286,13 @@ class PQN(OnPolicyLearner, TeamQLearner):
         )
 
     def average_return(self) -> Tensor:
-        """Returns the return of an average step [], on the scale of values, which networks leave out; see
-        `center_values`.
+        """Returns the return of an average step [], on the scale of values, which networks leave out, see
+        `center_values`; 0 if it is positive, since states without data should not look good.
         """
         if not self.config.center_values or self.reward_moments is None:
             return self.end_moments["mean"].new_zeros(())
         reward, end = (mean_and_std(moments)[0] for moments in (self.reward_moments, self.end_moments))
-        return return_of_average_step(self._scaled(reward), end, self.config.gamma).squeeze(-1)
+        return return_of_average_step(self._scaled(reward), end, self.config.gamma).squeeze(-1).clamp_max(0.0)
 
     def _bootstrap_masks(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Returns where returns end and where they are cut off: of agents [T, B, N], or with a mixer of the team."""

@@ -1693,8 +1693,8 @@ class PQNSettings(LearnerSettings, total=False):
     td_lambda: float
     """Lambda of the returns."""
     center_values: bool
-    """Learn values relative to the return of an average step, so that states that are no longer visited look
-    average; false: relative to 0, beside which they look good where rewards are negative.
+    """Learn values relative to the return of an average step if it is negative, so that states that are no longer
+    visited look average; false: relative to 0, beside which they look good.
     """
 
 
@@ -3396,8 +3396,8 @@ class TrainSettings(TypedDict, total=False):
     n_step: int
     """Rewards per target before it bootstraps."""
     center_values: bool
-    """Learn values relative to the return of an average step, so that states that are no longer visited look
-    average; false: relative to 0, beside which they look good where rewards are negative.
+    """Learn values relative to the return of an average step if it is negative, so that states that are no longer
+    visited look average; false: relative to 0, beside which they look good.
     """
     share_critic: bool | None
     """Use one network for a centralized critic, with an output per agent, or a single one if `common_reward` is
