@@ -148,8 +148,8 @@ def test_the_time_limit_ends_the_trace_and_not_the_return():
 )
 def test_values_are_learned_relative_to_the_return_of_an_average_step(mixer, reward, limit, average):
     """Q = 0, r = -1, gamma 0.9, lambda 0, episodes of two steps. If only a limit ends them, b = -1 / (1 - 0.9) = -10,
-    and targets -1 + 0.9 b - b are 0 everywhere. If they terminate, b = -1 / (1 - 0.9 / 2), and the last step has -1 - b.
-    Positive rewards: b = 0.
+    and targets -1 + 0.9 b - b are 0 everywhere. If they terminate, b = -1 / (1 - 0.9 / 2), and the last step has
+    -1 - b. Positive rewards: b = 0.
     """
     rewards = lambda x, age, d, c: torch.full((len(x), 1), reward)  # noqa: E731
     world = Probe(observe_zeros, rewards, actions=spaces.Discrete(3), length=2, limit=limit)

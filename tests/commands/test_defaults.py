@@ -117,9 +117,8 @@ def test_scores_are_normalized_between_the_random_policy_and_the_best(scripts: A
     assert not scripts.default_page.is_learned(hard)
     page = scripts.default_page.page(content, tasks)
     assert "| a | 3 | 1 | **1.00** | 0.95 to 1.05 | 1.00 | 1.00 |  | 1.0 |" in page  # nobody learns the hard task
-    assert (
-        "| b | 3 | 2 | **0.76** | 0.72 to 0.78 | 0.50 | 0.75 |  | 1.0 |" in page
-    )  # the open one is learned, not solved
+    # The open one is learned, not solved.
+    assert "| b | 3 | 2 | **0.76** | 0.72 to 0.78 | 0.50 | 0.75 |  | 1.0 |" in page
     assert "| algorithm | `easy` | `hard` | `open` |" in page
     assert "| a | 1.00 ± 0.12 | – |  |" in page
 
