@@ -24,8 +24,8 @@ PREBUILT = Path(__file__).parent / "prebuilt"
 FLAGS = (
     *("-O3", "-std=c++17", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
     *("-fvisibility=hidden", "-fPIC", "-shared"),
-    # Tuned for Zen 2 and 3, GCC leaves multiplications and additions apart in some loops, such as those over a single row,
-    # and fuses them in others. The bits of a row would depend on the number of rows.
+    # Tuned for Zen 2 and 3, GCC leaves multiplications and additions apart in some loops, such as those over a single
+    # row, and fuses them in others. The bits of a row would depend on the number of rows.
     "--param=avoid-fma-max-bits=0",
 )
 _THREADS = "-pthread"
