@@ -22,7 +22,7 @@ from coterie.reports import estimates, published
 Scores = Mapping[str, Mapping[str, Sequence[float]]]
 """Returns by task and algorithm, one for each seed."""
 SEVERAL = 3
-"""Seeds of an algorithm on a task from which on its mean counts as the best one, and its interval is judged."""
+"""Least number of seeds with which an algorithm's mean can be the best on a task, and its interval below random."""
 
 
 def collect(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
