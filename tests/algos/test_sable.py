@@ -285,8 +285,10 @@ def differ(x, age, discrete, continuous):
 def test_agents_that_observe_the_same_choose_differently():
     """Without ids, agents that decide at once and share their network earn at most 0.5 by sampling."""
     world = Probe(observe_ones, differ, n=2)
-    learner, collector = sable_learner(world, num_envs=64, memory=True, obs_agent_id=False, **QUICK)
-    for _ in range(12):
+    # With larger steps, a policy that always earns 1 is at times lost to the noise of normalized advantages.
+    settings = QUICK | {"lr": 2e-3}
+    learner, collector = sable_learner(world, num_envs=64, memory=True, obs_agent_id=False, **settings)
+    for _ in range(6):
         learner.update(collect_rollout(learner, collector), 0.5)
     _, _, reward = run_policy(learner, world, steps=1)
     assert reward.mean().item() > 0.95
