@@ -24,7 +24,7 @@ from coterie.checks.environment.contract import check
 from coterie.checks.environment.invariants import InvariantChecker, check_spec
 from coterie.checks.environment.rules import FindingCollector
 from coterie.config.schema import WorkersConfig
-from coterie.core.errors import UserError
+from coterie.core.errors import EnvironmentFailedError, UserError
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.traces import first_difference, random_actions
 from coterie.envs.contract.vector import VectorEnv
@@ -237,14 +237,14 @@ def all_ended(before: set[int], seconds: float = 15) -> bool:
 
 def test_a_crash_is_an_error_and_leaves_no_process(play: Play):
     before = helpers()
-    with pytest.raises(UserError, match=r"unity/game' failed: .*return code 7.*log"):
+    with pytest.raises(EnvironmentFailedError, match=r"unity/game' failed: .*return code 7.*log"):
         play_random(play("trouble"), 10)
     assert all_ended(before)
 
 
 def test_a_hang_is_an_error_and_leaves_no_process(play: Play):
     before = helpers()
-    with pytest.raises(UserError, match=r"Unity did not reply within 2 s"):
+    with pytest.raises(EnvironmentFailedError, match=r"Unity did not reply within 2 s"):
         play_random(play("trouble", parameters={"hangs": 1}, timeout=2), 10)
     assert all_ended(before)
 

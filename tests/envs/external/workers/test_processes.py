@@ -37,7 +37,7 @@ from workerfaults import REQUESTS, assert_lost, assert_replaced_at, separate_err
 
 COUNTING = "gym/faultyworlds:Counting-v0"
 FAULTY = HELPERS / "faultyworlds.py"
-FAULTS = ("killed", "hangs", "raises", "nan", "nan_reward", "shape", "interrupt")
+FAULTS = ("killed", "hangs", "raises", "nan", "nan_reward", "interrupt")
 
 
 def make_env(
@@ -101,6 +101,16 @@ def test_a_state_can_be_restored_with_any_number_of_workers(tmp_path: Path):
         assert all(first_difference(a, b) is None for a, b in zip(play(env, 30), expected, strict=True))
     for env in envs:
         env.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_the_interface_does_not_allow_ends_the_run_at_once(workers: int, tmp_path: Path, caplog: Any):
+    env = make_env(COUNTING, workers, num_envs=4, timeout=30.0, fault="shape", once=str(tmp_path / "once"))
+    env.reset()
+    with pytest.raises(UserError, match=r"^the environment returned an observation with shape \(5,\), but its space"):
+        play(env, 3)
+    assert "replaced a worker" not in caplog.text
+    env.close()
 
 
 @pytest.mark.slow

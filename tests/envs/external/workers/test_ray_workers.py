@@ -41,7 +41,7 @@ from tinyruns import assert_same, log_entries, train
 pytestmark = pytest.mark.slow
 
 COUNTING, OBEDIENT = (f"gym/faultyworlds:{name}-v0" for name in ("Counting", "Obedient"))
-HANGS, RAISES = 3, 4
+HANGS, RAISES, WRONG_SHAPE = 3, 4, 6
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +164,8 @@ def test_failed_workers_are_replaced_up_to_the_limit(caplog: Any):
     assert timestep.acted.all()
     assert "within 2 s" in caplog.text.splitlines()[-1]
     assert commanded(env, 0, 0, 0, 0)[0].lost is None
+    with pytest.raises(UserError, match=r"an observation with shape \(5,\)"):  # which is no failure of a worker
+        commanded(env, 0, 0, 0, WRONG_SHAPE)
     with pytest.raises(WorkersFailedError, match=r"failed 2 times.*environments 2 to 3 of .*the ball has no weight"):
         commanded(env, 0, 0, 0, RAISES)
     env.close()

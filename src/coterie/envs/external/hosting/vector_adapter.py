@@ -128,8 +128,7 @@ class SerialBackend(EnvBackend):
         try:
             yield
         except UserError as error:
-            place = place_of(name, method)
-            raise UserError(f"{name} ({place}): {error}" if place else str(error)) from error
+            raise located(error, name, method) from error
         except (ReportedError, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -150,6 +149,12 @@ class SerialBackend(EnvBackend):
 
     def close(self) -> None:
         self._envs.close()
+
+
+def located(error: Exception, name: str, method: str) -> UserError:
+    """Returns the error of what an environment returned, with its name and the place of its `method` if it is known."""
+    place = place_of(name, method)
+    return UserError(f"{name} ({place}): {error}" if place else str(error))
 
 
 @final

@@ -17,7 +17,7 @@ from typing import Any, final
 
 import numpy as np
 
-from coterie.core.errors import UserError
+from coterie.core.errors import EnvironmentFailedError, ReportedError, UserError
 from coterie.envs.external.unity.framing import pack_message, unpack_message
 
 VARIABLE = "COTERIE_UNITY_PYTHON"
@@ -28,6 +28,8 @@ INSTALL = "python -m coterie.envs.external.unity.install"
 """Command that creates it."""
 
 _HELPER = Path(__file__).with_name("helper.py")
+_FAILED = "failed"
+"""What happened in messages about a step or `reset`."""
 _MARGIN = 10.0
 """Seconds to wait for the helper beyond its own timeout."""
 _CLOSE_TIMEOUT = 8.0
@@ -120,7 +122,7 @@ class UnityClient:
         return self._receive_frame()
 
     def _receive_frame(self) -> Frame:
-        content, arrays = self._receive("failed")
+        content, arrays = self._receive(_FAILED)
         return Frame(content["new"], arrays)
 
     # ------------------------------------------------------------------------------------------------- communication
@@ -134,7 +136,7 @@ class UnityClient:
                 message = message[self._helper.stdin.write(message) :]
 
     def _receive(self, failure: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The next reply. If there is none or it is an error, ends helper and Unity, and raises UserError."""
+        """The next reply. If there is none or it is an error, ends helper and Unity, and raises the error."""
         deadline = time.monotonic() + self._timeout + _MARGIN
         try:
             content, arrays = unpack_message(lambda size: self._read(size, deadline))
@@ -196,10 +198,12 @@ class UnityClient:
             return f"{self._python} has no module {last.rpartition(' ')[2]}", _install_hint()
         return (f"{reason}: {last}", "") if last else (reason, "")
 
-    def _error(self, failure: str, reason: str, fix: str = "") -> UserError:
+    def _error(self, failure: str, reason: str, fix: str = "") -> ReportedError:
+        """Closes Unity, and returns the error: a mistake at its start, else that the environment failed."""
         self.close(grace=1.0)
         message = f"environment '{self._name}' {failure}: {reason}"
-        return UserError(f"{message}. {fix}" if fix else message)
+        kind = EnvironmentFailedError if failure == _FAILED else UserError
+        return kind(f"{message}. {fix}" if fix else message)
 
     def close(self, grace: float = _CLOSE_TIMEOUT) -> None:
         """Ends Unity and the helper, by force after `grace` seconds. May be called more than once."""

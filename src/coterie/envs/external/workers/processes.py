@@ -2,7 +2,8 @@
 
 A worker that exits, raises, produces NaN or does not reply in time is killed and replaced. The episodes of its
 environments are dropped (`SharedArrays.lost`), and new ones start. A worker that exits or does not reply outside a
-step, for example while a checkpoint is saved, is replaced too; the next step drops its episodes.
+step, for example while a checkpoint is saved, is replaced too; the next step drops its episodes. What an environment's
+interface does not allow, such as a reward that is no number, ends the run, since new workers would not change it.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from coterie.envs.contract.closing import report_once
 from coterie.envs.external.hosting.factory import instance_factory, making
 from coterie.envs.external.hosting.randomized import EnvFactory
 from coterie.envs.external.hosting.shared_arrays import SharedArrays
-from coterie.envs.external.hosting.vector_adapter import EnvBackend
+from coterie.envs.external.hosting.vector_adapter import EnvBackend, located
 from coterie.envs.external.workers.worker_loop import (
     CLOSE,
     CLOSED,
     FAILED,
     LOAD,
+    REFUSED,
     RENDER,
     RESET,
     SET_SAMPLERS,
@@ -105,8 +107,8 @@ class ProcessWorker(Worker):
             reply = self._commands.recv_bytes()
         except (EOFError, OSError) as error:
             raise WorkerFailure(self._exit_reason()) from error
-        if reply[:1] == FAILED:
-            raise WorkerFailure(reply[1:].decode(), replied=True)
+        if reply[:1] in (FAILED, REFUSED):
+            raise WorkerFailure.of_reply(reply)
         return reply[1:]
 
     def _exit_reason(self) -> str:
@@ -275,10 +277,17 @@ class ProcessBackend(EnvBackend):
             self._replace(k, failure)
 
     def _replace(self, k: int, failure: WorkerFailure) -> None:
-        """Replaces the k-th worker, and starts new episodes in its environments."""
+        """Replaces the k-th worker, and starts new episodes in its environments.
+
+        Raises:
+            UserError: If the environment returned what its interface does not allow.
+            WorkersFailedError: If workers failed too often.
+        """
         spec = self.workers[k].spec
         which = self._environments(spec)
         while True:
+            if failure.refused:
+                raise located(failure, self._name, "step")
             self.workers[k].close()
             self.failures += 1
             if self.failures > self._max_restarts:

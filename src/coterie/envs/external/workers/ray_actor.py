@@ -41,10 +41,10 @@ class RayActor:
         """Executes a command.
 
         Returns:
-            DONE or FAILED and the result. For commands that change the arrays, HEADER bytes and the arrays: small ones
-            as bytes, large ones as an array, which Ray's object store does not copy.
+            DONE, FAILED or REFUSED and the result. For commands that change the arrays, HEADER bytes and the arrays:
+            small ones as bytes, large ones as an array, which Ray's object store does not copy.
         """
-        from coterie.envs.external.workers.worker_loop import DONE, FAILED, LOAD, RESET, STEP, error_bytes
+        from coterie.envs.external.workers.worker_loop import DONE, FAILED, LOAD, RESET, STEP, error_bytes, failed_reply
 
         kind = command[:1]
         try:
@@ -54,7 +54,7 @@ class RayActor:
                 self._write_actions(command[1:])
             reply = self._service.handlers[kind](command[1:])
         except BaseException as error:  # Ray would end the actor
-            return FAILED + error_bytes(error)
+            return FAILED + error_bytes(error) if kind == START else failed_reply(error)
         if reply != DONE or kind not in (STEP, RESET, LOAD):
             return reply
         return self._memory if self._memory.size > _MAX_INLINE else self._memory.tobytes()

@@ -33,6 +33,7 @@ from coterie.envs.external.workers.ray_client import ENDED, ID_BYTES, KILL, LOCA
 from coterie.envs.external.workers.worker_loop import (
     FAILED,
     LOAD,
+    REFUSED,
     RESET,
     STEP,
     Worker,
@@ -299,8 +300,8 @@ class RayWorker(Worker):
         if reply is None:
             hint = ". Does the cluster have free cores? Each worker needs half a core" if self._command == START else ""
             raise WorkerFailure(f"it did not reply within {timeout:g} s{hint}", timed_out=True)
-        if reply[:1] in (FAILED, ENDED):
-            raise WorkerFailure(reply[1:].decode(), replied=reply[:1] == FAILED)
+        if reply[:1] in (FAILED, REFUSED, ENDED):
+            raise WorkerFailure.of_reply(reply)
         if self._command == START:
             started = unpack(reply[1:])
             self._pid, self.host = started["pid"], started["host"]

@@ -27,7 +27,7 @@ from safetensors.torch import load, save
 from coterie.config import callables
 from coterie.config.samplers import parse_sampler
 from coterie.core import waiting
-from coterie.core.errors import one_line
+from coterie.core.errors import UserError, one_line
 from coterie.core.serialize import Parts, decode, encode
 from coterie.envs.external.hosting.factory import instance_factory
 from coterie.envs.external.hosting.randomized import EnvFactory
@@ -57,8 +57,8 @@ STEP, RESET, STATE, LOAD, RENDER, SET_SAMPLERS, CLOSE = b"s", b"r", b"g", b"l", 
 """First byte of a command."""
 CLOSED = b"closed:"
 """Result of CLOSE, which the reason follows if that failed. It tells the reply from those to earlier commands."""
-DONE, FAILED = b".", b"!"
-"""First byte of a reply."""
+DONE, FAILED, REFUSED = b".", b"!", b"?"
+"""First byte of a reply. REFUSED: the environment returned what its interface does not allow."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def run_worker(spec: WorkerSpec, memory: Any, commands: Connection, lifeline: Co
     Args:
         spec: The environments to step.
         memory: Memory of the shared arrays, a ctypes array.
-        commands: Receives commands and sends replies, each DONE or FAILED and the result.
+        commands: Receives commands and sends replies, each DONE, FAILED or REFUSED and the result.
         lifeline: A pipe whose other end only the trainer has. When it closes, this process exits.
     """
     gc.freeze()  # a collection would copy all that the fork server has imported
@@ -115,7 +115,7 @@ def run_worker(spec: WorkerSpec, memory: Any, commands: Connection, lifeline: Co
             try:
                 reply = worker.handlers[command[:1]](command[1:])
             except BaseException as error:
-                reply = FAILED + error_bytes(error)
+                reply = failed_reply(error)
             commands.send_bytes(reply)
             if command == CLOSE:
                 return
@@ -197,6 +197,11 @@ def _float_arrays(shared: SharedArrays, own: slice) -> list[tuple[str, np.ndarra
     return [(what, array) for what, array in found if array.size]
 
 
+def failed_reply(error: BaseException) -> bytes:
+    """Returns the reply to a command that raised."""
+    return (REFUSED if isinstance(error, UserError) else FAILED) + error_bytes(error)
+
+
 def error_bytes(error: BaseException) -> bytes:
     """Returns the one-line description of an error for a reply."""
     return one_line(error).encode(errors="backslashreplace")  # lone surrogates cannot be encoded
@@ -246,12 +251,18 @@ class WorkerFailure(Exception):
 
     Attributes:
         replied: The worker reported an error of its environment; otherwise it ended or did not reply in time.
+        refused: The environment returned what its interface does not allow.
         timed_out: It did not reply in time.
     """
 
-    def __init__(self, reason: str, *, replied: bool = False, timed_out: bool = False):
+    def __init__(self, reason: str, *, replied: bool = False, refused: bool = False, timed_out: bool = False):
         super().__init__(reason)
-        self.replied, self.timed_out = replied, timed_out
+        self.replied, self.refused, self.timed_out = replied or refused, refused, timed_out
+
+    @classmethod
+    def of_reply(cls, reply: bytes) -> WorkerFailure:
+        """Returns the failure that a reply reports."""
+        return cls(reply[1:].decode(), replied=reply[:1] == FAILED, refused=reply[:1] == REFUSED)
 
 
 class Worker(ABC):
