@@ -145,7 +145,8 @@ class UnityClient:
         except (TimeoutError, ValueError) as error:
             raise self._error(failure, f"its helper {error}") from None
         if "error" in content:
-            raise self._error(failure, *self._explain(content["kind"], content["error"]))
+            explained = self._explain(content["kind"], content["error"])
+            raise self._error(failure, *explained, refused=content["kind"] == "ValueError")
         return content, arrays
 
     def _read(self, size: int, deadline: float) -> bytes:
@@ -198,11 +199,11 @@ class UnityClient:
             return f"{self._python} has no module {last.rpartition(' ')[2]}", _install_hint()
         return (f"{reason}: {last}", "") if last else (reason, "")
 
-    def _error(self, failure: str, reason: str, fix: str = "") -> ReportedError:
-        """Closes Unity, and returns the error: a mistake at its start, else that the environment failed."""
+    def _error(self, failure: str, reason: str, fix: str = "", *, refused: bool = False) -> ReportedError:
+        """Closes Unity, and returns the error: a mistake at its start or `refused` values, else that Unity failed."""
         self.close(grace=1.0)
         message = f"environment '{self._name}' {failure}: {reason}"
-        kind = EnvironmentFailedError if failure == _FAILED else UserError
+        kind = EnvironmentFailedError if failure == _FAILED and not refused else UserError
         return kind(f"{message}. {fix}" if fix else message)
 
     def close(self, grace: float = _CLOSE_TIMEOUT) -> None:
