@@ -28,8 +28,6 @@ INSTALL = "python -m coterie.envs.external.unity.install"
 """Command that creates it."""
 
 _HELPER = Path(__file__).with_name("helper.py")
-_FAILED = "failed"
-"""What happened in messages about a step or `reset`."""
 _MARGIN = 10.0
 """Seconds to wait for the helper beyond its own timeout."""
 _CLOSE_TIMEOUT = 8.0
@@ -122,7 +120,7 @@ class UnityClient:
         return self._receive_frame()
 
     def _receive_frame(self) -> Frame:
-        content, arrays = self._receive(_FAILED)
+        content, arrays = self._receive("failed", EnvironmentFailedError)
         return Frame(content["new"], arrays)
 
     # ------------------------------------------------------------------------------------------------- communication
@@ -135,18 +133,23 @@ class UnityClient:
             while message:
                 message = message[self._helper.stdin.write(message) :]
 
-    def _receive(self, failure: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The next reply. If there is none or it is an error, ends helper and Unity, and raises the error."""
+    def _receive(
+        self, failure: str, kind: type[ReportedError] = UserError
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The next reply. If there is none or it is an error, ends helper and Unity, and raises the error: of `kind`,
+        but a UserError for values that the interface does not allow.
+        """
         deadline = time.monotonic() + self._timeout + _MARGIN
         try:
             content, arrays = unpack_message(lambda size: self._read(size, deadline))
         except EOFError:
-            raise self._error(failure, *self._exit_reason()) from None
+            raise self._error(kind, failure, *self._exit_reason()) from None
         except (TimeoutError, ValueError) as error:
-            raise self._error(failure, f"its helper {error}") from None
+            raise self._error(kind, failure, f"its helper {error}") from None
         if "error" in content:
-            explained = self._explain(content["kind"], content["error"])
-            raise self._error(failure, *explained, refused=content["kind"] == "ValueError")
+            if content["kind"] == "ValueError":
+                kind = UserError
+            raise self._error(kind, failure, *self._explain(content["kind"], content["error"]))
         return content, arrays
 
     def _read(self, size: int, deadline: float) -> bytes:
@@ -199,11 +202,10 @@ class UnityClient:
             return f"{self._python} has no module {last.rpartition(' ')[2]}", _install_hint()
         return (f"{reason}: {last}", "") if last else (reason, "")
 
-    def _error(self, failure: str, reason: str, fix: str = "", *, refused: bool = False) -> ReportedError:
-        """Closes Unity, and returns the error: a mistake at its start or `refused` values, else that Unity failed."""
+    def _error(self, kind: type[ReportedError], failure: str, reason: str, fix: str = "") -> ReportedError:
+        """Closes Unity, and returns the error."""
         self.close(grace=1.0)
         message = f"environment '{self._name}' {failure}: {reason}"
-        kind = EnvironmentFailedError if failure == _FAILED and not refused else UserError
         return kind(f"{message}. {fix}" if fix else message)
 
     def close(self, grace: float = _CLOSE_TIMEOUT) -> None:
