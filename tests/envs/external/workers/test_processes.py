@@ -105,9 +105,10 @@ def test_a_state_can_be_restored_with_any_number_of_workers(tmp_path: Path):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_the_interface_does_not_allow_ends_the_run_at_once(workers: int, tmp_path: Path, caplog: Any):
-    env = make_env(COUNTING, workers, num_envs=4, timeout=30.0, fault="shape", once=str(tmp_path / "once"))
+    name = "faultyworlds:Counting"
+    env = make_env(name, workers, num_envs=4, timeout=30.0, fault="shape", once=str(tmp_path / "once"))
     env.reset()
-    with pytest.raises(UserError, match=r"^the environment returned an observation with shape \(5,\), but its space"):
+    with pytest.raises(UserError, match=rf"^{name} \(faultyworlds\.py:\d+\): .* an observation with shape \(5,\)"):
         play(env, 3)
     assert "replaced a worker" not in caplog.text
     env.close()
