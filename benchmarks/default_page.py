@@ -235,6 +235,25 @@ def spread_page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:
     )
 
 
+def sizes_page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:
+    """Returns the return of one agent in teams of several sizes, and the minutes of a run."""
+    columns = ["agents", "algorithm", "return of one agent", "random", "seeds", "minutes, one core"]
+    rows = []
+    found = by_task(content, reported)
+    for task in (task for task in reported if task.name in found):
+        scores = {algo: np.asarray(values) / task.agents for algo, values in found[task.name]["scores"].items()}
+        seconds = seconds_per_run(
+            {"runs": {key: run for key, run in content["runs"].items() if task.name == key.split(" | ")[2]}}
+        )
+        random = statistics.fmean(found[task.name]["random"]) / task.agents
+        for algo in sorted(scores, key=lambda algo: -scores[algo].mean()):
+            values = f"**{_mean_and_half_width(scores[algo], digits='.1f')}**", f"{random:.1f}", str(len(scores[algo]))
+            rows.append([str(task.agents), in_capitals(algo), *values, f"{seconds[algo] / 60:.1f}"])
+    command = "python benchmarks/defaults.py --sizes"
+    lines = ["# Teams of several sizes with defaults", "", origin_line(content, command), ""]
+    return "\n".join([*lines, *table(columns, rows), ""])
+
+
 def _published_cells(algo: str, scores: np.ndarray) -> list[str]:
     """Returns the published return and its steps, empty without one."""
     papers = published.load("papoudakis2021")

@@ -96,6 +96,19 @@ SPREAD = (
 )
 """The task of the results in README.md, with seeds 100 to 109. Its mpe2 variant is among the tasks for choices."""
 
+SIZES = tuple(
+    Task(
+        "particle/simple_spread",
+        "agent",
+        steps=500_000,
+        settings=("env.variant=openai", f"env.agents={agents}"),
+        algos=("mappo", "happo", "mat", "sable", "magpo"),
+        agents=agents,
+    )
+    for agents in (3, 5, 10)
+)
+"""Teams of several sizes, which have as many landmarks, with seeds 100 to 102."""
+
 GYMNASIUM = (
     Task("gym/CartPole-v1", "agent", steps=100_000, algos=("ppo",), threshold=475),
     Task("gym/Acrobot-v1", "agent", steps=200_000, algos=("ppo",), threshold=-100),

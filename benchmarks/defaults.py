@@ -7,6 +7,7 @@
     python benchmarks/defaults.py --report --jobs 2                        # the tasks that are reported
     python benchmarks/defaults.py --report --page                          # writes the results, also with the others
     python benchmarks/defaults.py --spread --jobs 2                        # the results in README.md
+    python benchmarks/defaults.py --sizes --jobs 2                         # teams of 3, 5 and 10 agents
     python benchmarks/defaults.py --gymnasium --jobs 2                     # whether tasks of Gymnasium are solved
     python benchmarks/defaults.py --presets --jobs 2                       # presets for tasks beside the defaults
 
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import default_page
-from default_tasks import CHOICE, GYMNASIUM, REPORT, SPREAD, Task
+from default_tasks import CHOICE, GYMNASIUM, REPORT, SIZES, SPREAD, Task
 from reporting import in_words, machine, origin, table
 
 from coterie.core.errors import UserError
@@ -45,12 +46,14 @@ STUDIES: dict[str, tuple[tuple[Task, ...], tuple[int, ...]]] = {
     "choice": (CHOICE, (1000, 1001)),
     "report": (REPORT, (0, 1, 2, 3, 4)),
     "spread": (SPREAD, tuple(range(100, 110))),
+    "sizes": (SIZES, (100, 101, 102)),
     "gymnasium": (GYMNASIUM, tuple(range(100, 105))),
 }
 """Tasks and seeds by option."""
 RESULTS = {
     "report": "defaults",
     "spread": "defaults_spread",
+    "sizes": "defaults_sizes",
     "gymnasium": "defaults_gymnasium",
     "presets": "defaults_presets",
 }
@@ -130,7 +133,11 @@ def main(argv: list[str]) -> int:
 def _page(study: str, content: dict[str, Any], tasks: tuple[Task, ...]) -> str:
     if study == "presets":
         return default_page.presets_page(content)
-    pages = {"spread": default_page.spread_page, "gymnasium": default_page.gymnasium_page}
+    pages = {
+        "spread": default_page.spread_page,
+        "sizes": default_page.sizes_page,
+        "gymnasium": default_page.gymnasium_page,
+    }
     return pages.get(study, default_page.page)(content, tasks)
 
 
@@ -143,7 +150,13 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kind = parser.add_mutually_exclusive_group(required=True)
-    helps = ("tasks that settings are chosen on", "tasks that are reported", "simple_spread", "tasks of Gymnasium")
+    helps = (
+        "tasks that settings are chosen on",
+        "tasks that are reported",
+        "simple_spread",
+        "simple_spread with teams of several sizes",
+        "tasks of Gymnasium",
+    )
     for name, text in zip((*STUDIES, "presets"), (*helps, "presets for tasks beside the defaults"), strict=True):
         kind.add_argument(f"--{name}", action="store_const", const=name, dest="study", help=text)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="settings of the variant")

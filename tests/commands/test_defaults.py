@@ -152,6 +152,19 @@ def test_results_of_one_agent_stand_beside_published_ones(scripts: Any) -> None:
     assert "| -133.5 (better) | 20 M |" in scripts.default_page.spread_page(worse, scripts.default_tasks.SPREAD)
 
 
+def test_teams_of_several_sizes_have_returns_of_one_agent(scripts: Any) -> None:
+    three, _, ten = scripts.default_tasks.SIZES
+    content = scripts.default_page.collect(
+        runs({three.name: {"mat": [-390.0], "mappo": [-357.0, -360.0, -363.0]}, ten.name: {"mat": [-6000.0]}})
+    )
+    rows = scripts.default_page.sizes_page(content, scripts.default_tasks.SIZES).splitlines()[-3:]
+    assert rows == [
+        "| 3 | MAPPO | **-120.0 ± 2.5** | 3.3 | 3 | 1.0 |",
+        "| 3 | MAT | **-130.0** | 3.3 | 1 | 1.0 |",
+        "| 10 | MAT | **-600.0** | 1.0 | 1 | 1.0 |",
+    ]
+
+
 def test_a_task_of_gymnasium_is_solved_at_its_threshold(scripts: Any) -> None:
     page = scripts.default_page.gymnasium_page(
         scripts.default_page.collect(runs({"gym/CartPole-v1": {"ppo": [475.0, 500.0, 474.0]}})),
