@@ -254,6 +254,22 @@ def sizes_page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:
     return "\n".join([*lines, *table(columns, rows), ""])
 
 
+def time_page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:
+    """Returns the returns of algorithms in about the same time, and the minutes of their runs."""
+    algorithms = list(dict.fromkeys(algo for task in reported for algo in task.algos))
+    steps = {(task.name, algo): task.steps for task in reported for algo in task.algos}
+    seconds = seconds_per_run(content)
+    rows = []
+    for name, task in by_task(content, reported).items():
+        cells = (_mean_and_half_width(task["scores"].get(algo, ())) for algo in algorithms)
+        counts = dict.fromkeys(whole_number(steps[name, algo]) for algo in algorithms)
+        rows.append([f"`{name}`", " or ".join(counts), f"{statistics.fmean(task['random']):.3g}", *cells])
+    rows.append(["minutes per run", "", "", *(f"{seconds[algo] / 60:.2f}" for algo in algorithms if algo in seconds)])
+    command = "python benchmarks/defaults.py --time"
+    lines = ["# With and without replay in the same time", "", origin_line(content, command), ""]
+    return "\n".join([*lines, *table(["task", "steps", "random", *map(in_capitals, algorithms)], rows), ""])
+
+
 def _published_cells(algo: str, scores: np.ndarray) -> list[str]:
     """Returns the published return and its steps, empty without one."""
     papers = published.load("papoudakis2021")
@@ -267,7 +283,7 @@ def _published_cells(algo: str, scores: np.ndarray) -> list[str]:
 
 def in_capitals(algo: str) -> str:
     """Returns an algorithm's name as publications write it."""
-    return {"poca": "MA-POCA"}.get(algo, algo.upper())
+    return {"poca": "MA-POCA"}.get(algo, algo.upper().replace("_", "-"))
 
 
 def gymnasium_page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -108,6 +108,15 @@ SIZES = tuple(
     for agents in (3, 5, 10)
 )
 """Teams of several sizes, which have as many landmarks, with seeds 100 to 102."""
+
+TIME = tuple(
+    replace(task, steps=steps, algos=algos)
+    for task in REPORT
+    if task.actions == "discrete" and not task.env.startswith(("foraging/", "warehouse/"))
+    for steps, algos in ((task.steps, ("vdn", "qmix")), (2 * task.steps, ("pqn_vdn", "pqn_qmix")))
+)
+"""Tasks for value decomposition with and without replay in about the same time, with seeds 0 to 2: twice the steps
+without it. On those of `REPORT` that are left out, none of the four was above random."""
 
 GYMNASIUM = (
     Task("gym/CartPole-v1", "agent", steps=100_000, algos=("ppo",), threshold=475),

@@ -8,6 +8,7 @@
     python benchmarks/defaults.py --report --page                          # writes the results, also with the others
     python benchmarks/defaults.py --spread --jobs 2                        # the results in README.md
     python benchmarks/defaults.py --sizes --jobs 2                         # teams of 3, 5 and 10 agents
+    python benchmarks/defaults.py --time --jobs 2                          # with and without replay in the same time
     python benchmarks/defaults.py --gymnasium --jobs 2                     # whether tasks of Gymnasium are solved
     python benchmarks/defaults.py --presets --jobs 2                       # presets for tasks beside the defaults
 
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import default_page
-from default_tasks import CHOICE, GYMNASIUM, REPORT, SIZES, SPREAD, Task
+from default_tasks import CHOICE, GYMNASIUM, REPORT, SIZES, SPREAD, TIME, Task
 from reporting import in_words, machine, origin, table
 
 from coterie.core.errors import UserError
@@ -47,6 +48,7 @@ STUDIES: dict[str, tuple[tuple[Task, ...], tuple[int, ...]]] = {
     "report": (REPORT, (0, 1, 2, 3, 4)),
     "spread": (SPREAD, tuple(range(100, 110))),
     "sizes": (SIZES, (100, 101, 102)),
+    "time": (TIME, (0, 1, 2)),
     "gymnasium": (GYMNASIUM, tuple(range(100, 105))),
 }
 """Tasks and seeds by option."""
@@ -54,6 +56,7 @@ RESULTS = {
     "report": "defaults",
     "spread": "defaults_spread",
     "sizes": "defaults_sizes",
+    "time": "defaults_time",
     "gymnasium": "defaults_gymnasium",
     "presets": "defaults_presets",
 }
@@ -136,6 +139,7 @@ def _page(study: str, content: dict[str, Any], tasks: tuple[Task, ...]) -> str:
     pages = {
         "spread": default_page.spread_page,
         "sizes": default_page.sizes_page,
+        "time": default_page.time_page,
         "gymnasium": default_page.gymnasium_page,
     }
     return pages.get(study, default_page.page)(content, tasks)
@@ -155,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
         "tasks that are reported",
         "simple_spread",
         "simple_spread with teams of several sizes",
+        "value decomposition with and without replay in the same time",
         "tasks of Gymnasium",
     )
     for name, text in zip((*STUDIES, "presets"), (*helps, "presets for tasks beside the defaults"), strict=True):

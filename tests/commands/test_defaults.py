@@ -165,6 +165,16 @@ def test_teams_of_several_sizes_have_returns_of_one_agent(scripts: Any) -> None:
     ]
 
 
+def test_algorithms_without_replay_take_twice_the_steps(scripts: Any) -> None:
+    name = scripts.default_tasks.TIME[0].name
+    scores = {"vdn": [30.0, 31.0, 32.0], "qmix": [20.0], "pqn_vdn": [40.0], "pqn_qmix": [50.0]}
+    content = scripts.default_page.collect(runs({name: scores}))
+    page = scripts.default_page.time_page(content, scripts.default_tasks.TIME)
+    assert "| task | steps | random | VDN | QMIX | PQN-VDN | PQN-QMIX |" in page
+    assert f"| `{name}` | 200 k or 400 k | 10 | 31 ± 2.48 | 20 | 40 | 50 |" in page
+    assert "| minutes per run |  |  | 1.00 | 1.00 | 1.00 | 1.00 |" in page
+
+
 def test_a_task_of_gymnasium_is_solved_at_its_threshold(scripts: Any) -> None:
     page = scripts.default_page.gymnasium_page(
         scripts.default_page.collect(runs({"gym/CartPole-v1": {"ppo": [475.0, 500.0, 474.0]}})),
