@@ -92,7 +92,10 @@ def tiny_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def tiny(table, row, algo, steps):
         words = dict(word.split("=", 1) for word in settings(table, row, algo, steps) if not word.startswith("algo."))
-        return [f"{key}={value}" for key, value in (TINY | {"algo": algo, **words, "num_envs": "4", "eval.episodes": "8"}).items()]
+        return [
+            f"{key}={value}"
+            for key, value in (TINY | {"algo": algo, **words, "num_envs": "4", "eval.episodes": "8"}).items()
+        ]
 
     monkeypatch.setattr(type(TABLE), "settings", tiny)
 

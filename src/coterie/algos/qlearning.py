@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coterie.algos.algorithm import AlgorithmContext, Capabilities, CloningOptimizer
-from coterie.algos.base_config import LAYERS, OffPolicyConfig, Units
+from coterie.algos.base_config import LAYERS, Derived, OffPolicyConfig, RunFacts, Units
 from coterie.algos.graphed import StepResult
 from coterie.algos.off_policy import OffPolicyLearner
 from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled
 from coterie.algos.recurrent_q import Inputs, RecurrentReader
-from coterie.algos.replay.buffer import ReplaySample, timesteps_of
+from coterie.algos.replay.buffer import ReplaySample, timesteps_of, with_one_successor
 from coterie.algos.replay.prioritized import sequence_error
 from coterie.algos.team_q import TeamQConfig, TeamQLearner, build_policy
 from coterie.algos.weighted_qmix import CentralQ, weighted_td_loss
@@ -38,6 +38,7 @@ from coterie.core.tree import tree_map
 from coterie.core.types import Rollout, Timestep
 from coterie.functional.returns import (
     bootstrap_masks,
+    bootstrap_step,
     lambda_return,
     n_step_return,
     present_successors,
@@ -48,7 +49,11 @@ from coterie.functional.statistics import Reduction, masked_mean, masked_sum, va
 from coterie.nets.config import CentralInputs
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.mixers import Choices, TeamQNetwork, UnrestrictedMixer, taken_actions
-from coterie.nets.team import CentralEncoder, ObservationNormalizer
+from coterie.nets.team import CentralEncoder
+from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
+
+LONG_EPISODE, LONG_EPISODE_STEPS = 50, 3
+"""Step limit from which targets have several rewards, and their number, see `How far values travel` on the page."""
 
 
 class QLearningConfig(OffPolicyConfig, TeamQConfig):
@@ -64,12 +69,25 @@ class QLearningConfig(OffPolicyConfig, TeamQConfig):
     """Weight of those joint actions."""
     double_q: bool = True
     """Select the next action by the online network and evaluate it by the target network."""
-    n_step: int = Field(1, ge=1, le=1000)
-    """Rewards per target before it bootstraps."""
+    n_step: int | None = Field(None, ge=1, le=1000)
+    """Rewards per target before it bootstraps; null: 3 where episodes may have 50 steps or more, else 1, as with a
+    recurrent layer.
+    """
     td_lambda: float | None = Field(None, ge=0, le=1)
     """Lambda of TD(lambda) targets along a sequence, which has `n_step` steps without recurrent layer; null: n-step
     targets.
     """
+
+    def derived(self, run: RunFacts) -> dict[str, Derived]:
+        found = super().derived(run)
+        if self.n_step is None and self.recurrent:
+            found["n_step"] = Derived(1, "networks are recurrent")
+        elif self.n_step is None and run.limit is None:
+            found["n_step"] = Derived(LONG_EPISODE_STEPS, "the environment has no known step limit")
+        elif self.n_step is None:
+            is_long = run.limit is not None and run.limit >= LONG_EPISODE
+            found["n_step"] = Derived(LONG_EPISODE_STEPS if is_long else 1, f"the step limit is {run.limit}")
+        return found
 
 
 def require_q_learning(config: QLearningConfig) -> None:
@@ -151,14 +169,24 @@ class FeedForwardReader:
     """Evaluates feed-forward Q-networks on sequences, of which only the first timestep is learned from.
 
     The other timesteps serve its n-step target. `RecurrentReader` is the counterpart for recurrent networks.
+
+    Args:
+        policy: The policy, which normalizes observations.
+        bootstraps_once: True if a target bootstraps from one timestep only, which is the same for all agents.
     """
 
-    def __init__(self, obs_normalizer: ObservationNormalizer):
-        self._obs_normalizer = obs_normalizer
+    def __init__(self, policy: EpsilonGreedyPolicy, bootstraps_once: bool):
+        self._policy, self._bootstraps_once = policy, bootstraps_once
 
     def start(self, rollout: Rollout) -> tuple[Rollout, dict[str, Inputs], dict[str, Inputs]]:
-        """Returns the rollout and the inputs of online and target networks, by name."""
-        obs = self._obs_normalizer.of_rollout(rollout)
+        """Returns the timesteps that are read, and the inputs of online and target networks, by name.
+
+        If targets bootstrap once, these are the first timestep and the one that its target bootstraps from.
+        """
+        if self._bootstraps_once:
+            _, boundary = team_bootstrap_masks(rollout, self._policy.team.agents_can_die)
+            rollout = with_one_successor(rollout, bootstrap_step(boundary))
+        obs = self._policy.obs_normalizer.of_rollout(rollout)
         inputs: dict[str, Inputs] = dict.fromkeys(("value", "central"), (obs, None, {}, None))
         return rollout, inputs, inputs
 
@@ -205,10 +233,14 @@ class QLearning(OffPolicyLearner, TeamQLearner):
         self.target = TargetNetwork(self.module, config.tau, config.target_update_interval)
         targets: dict[str, TeamQNetwork] = dict(self.target.module.items())  # pyright: ignore[reportCallIssue]
         self.target_value = targets["value"]
+        assert config.n_step is not None  # derived
+        of_whole_sequence = config.n_step > 1 and config.td_lambda is None and not config.recurrent
+        # Independent learners that die end their returns one by one.
+        self._bootstraps_once = of_whole_sequence and (self._mixes or not team.agents_can_die)
         self.reader = (
             RecurrentReader(self.policy, config.burn_in, parts, targets)
             if config.recurrent
-            else FeedForwardReader(self.policy.obs_normalizer)
+            else FeedForwardReader(self.policy, self._bootstraps_once)
         )
         self._central = None
         if "central" in parts:
@@ -254,12 +286,14 @@ class QLearning(OffPolicyLearner, TeamQLearner):
 
     def evaluate_batch(self, rollout: Rollout) -> QBatch:
         """Returns the Q-values of the actions taken and their targets, from sequences [T + 1, S, ..]."""
+        sequences = rollout
         rollout, inputs, target_inputs = self.reader.start(rollout)
+        sequences = sequences if self._bootstraps_once else rollout
         q, next_q = self.reader.online(self.value, inputs["value"])
-        timesteps, (reward, valid) = timesteps_of(rollout), self._rewards(rollout)
+        timesteps, (reward, valid) = timesteps_of(rollout), self._rewards(sequences)
         with torch.no_grad():
             next_value = self._next_value(rollout, timesteps, next_q=next_q, inputs=target_inputs)
-            target = self.targets(rollout, reward, next_value)
+            target = self.targets(sequences, reward, next_value.expand(len(reward), *next_value.shape[1:]))
         target = target[: len(next(iter(q.values())))]
         timesteps = tree_map(lambda x: x[: len(target)], timesteps)
         actions = taken_actions(self.policy.net, tree_map(lambda x: x[: len(target)], rollout.action))
@@ -291,7 +325,8 @@ class QLearning(OffPolicyLearner, TeamQLearner):
         Args:
             rollout: Sequences of T steps.
             reward: Rewards before scaling.
-            next_value: Value of the next greedy actions by the target networks.
+            next_value: Value of the next greedy actions by the target networks; if returns bootstrap once, the value
+                there for all steps.
         """
         config, reward = self.config, self._scaled(reward)
         if self._mixes:
@@ -307,6 +342,7 @@ class QLearning(OffPolicyLearner, TeamQLearner):
                 gamma=config.gamma,
                 td_lambda=config.td_lambda,
             )
+        assert config.n_step is not None  # derived
         return n_step_return(
             reward, next_value, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step
         )

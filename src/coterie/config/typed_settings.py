@@ -431,8 +431,10 @@ class QLearningSettings(LearnerSettings, total=False):
     """Weight of those joint actions."""
     double_q: bool
     """Select the next action by the online network and evaluate it by the target network."""
-    n_step: int
-    """Rewards per target before it bootstraps."""
+    n_step: int | None
+    """Rewards per target before it bootstraps; null: 3 where episodes may have 50 steps or more, else 1, as with a
+    recurrent layer.
+    """
     td_lambda: float | None
     """Lambda of TD(lambda) targets along a sequence, which has `n_step` steps without recurrent layer; null: n-step
     targets.
@@ -3393,8 +3395,10 @@ class TrainSettings(TypedDict, total=False):
     """Weight of those joint actions."""
     double_q: bool
     """Select the next action by the online network and evaluate it by the target network."""
-    n_step: int
-    """Rewards per target before it bootstraps."""
+    n_step: int | None | int
+    """Rewards per target before it bootstraps; null: 3 where episodes may have 50 steps or more, else 1, as with a
+    recurrent layer.
+    """
     center_values: bool
     """Learn values relative to the return of an average step if it is negative, so that states that are no longer
     visited look average; false: relative to 0, beside which they look good.

@@ -19,6 +19,15 @@ def valid_mask(rollout: Rollout, of_team: bool = False) -> Tensor:
     return valid.any(-1, keepdim=True).expand_as(valid) if of_team else valid
 
 
+def bootstrap_step(boundary: Tensor) -> Tensor:
+    """Returns [B] int64, the step whose successor a return of all T steps from the first one bootstraps from.
+
+    It is the first step with a boundary [T, B], or the last step.
+    """
+    last = torch.ones_like(boundary[:1])
+    return torch.cat([boundary[:-1], last]).to(torch.uint8).argmax(0)
+
+
 def terminate_at_limit(rollout: Rollout) -> Rollout:
     """Returns the rollout with truncation at the step limit as termination, so that returns end there.
 

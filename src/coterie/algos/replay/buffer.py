@@ -421,6 +421,22 @@ def _as_indices(action: Tree) -> Tree:
     return tree_map(lambda x: x if x.is_floating_point() else x.long(), action)
 
 
+def with_one_successor(rollout: Rollout, step: Tensor) -> Rollout:
+    """Returns two timesteps of sequences: the first one, with its action, and the successor of `step` [S].
+
+    What ended is that of `step`, too.
+    """
+    sequences = torch.arange(len(step), device=step.device)
+    timesteps = {name: getattr(rollout, name) for name in TIMESTEP_FIELDS if name != "others"}
+    outcome = {name: getattr(rollout, name) for name in STEP_FIELDS if name != "action"}
+    return replace(
+        rollout,
+        action=tree_map(lambda x: x[:1], rollout.action),
+        **tree_map(lambda x: torch.stack([x[0], x[step + 1, sequences]]), timesteps),
+        **tree_map(lambda x: x[step, sequences][None], outcome),
+    )
+
+
 def timesteps_of(rollout: Rollout) -> Timestep:
     """Returns the timesteps [T + 1, B, ..] of a rollout."""
     values = vars(rollout)
