@@ -85,10 +85,11 @@ class _Writer:
             for key, (kind, text) in self.keys(model.model_fields).items():
                 texts.setdefault(key, text)
                 kinds.setdefault(key, {})[kind] = None
-        for own in kinds.values():
-            if any(kind.endswith(" | None") for kind in own):
-                own.pop("None", None)
-        return {key: (" | ".join(own), texts[key]) for key, own in kinds.items()}
+        parts = {key: [part for kind in own for part in kind.split(" | ")] for key, own in kinds.items()}
+        return {
+            key: (" | ".join(sorted(dict.fromkeys(own), key=lambda part: part == "None")), texts[key])
+            for key, own in parts.items()
+        }
 
     def add(
         self,

@@ -126,6 +126,44 @@ def test_targets_and_values_of_mixers_by_loops(mixer: str, weighting: str):
             assert batch.weight[t, b].item() == pytest.approx(1.0 if promising else algorithm.config.weighting_alpha)
 
 
+@pytest.mark.parametrize(("mixer", "weighting"), [("vdn", "none"), ("qplex", "none"), ("qmix", "central")])
+def test_a_team_reads_only_the_timestep_that_its_target_bootstraps_from(mixer: str, weighting: str):
+    """Targets are those of all successors, also where agents die or the episode ends within the sequence."""
+    algorithm, collector = make(mixer=mixer, weighting=weighting, n_step=3, rollout_length=3, normalize_obs=True)
+    read = []
+    algorithm.value.net.register_forward_pre_hook(lambda net, inputs: read.append(len(inputs[0]["guard"])))
+    ended = 0
+    for _ in range(12):
+        rollout = collect_rollout(algorithm, collector)
+        algorithm.reader._bootstraps_once = algorithm._bootstraps_once = True
+        read.clear()
+        found = algorithm.evaluate_batch(rollout)
+        assert set(read) == {1}
+        algorithm.reader._bootstraps_once = algorithm._bootstraps_once = False
+        read.clear()
+        expected = algorithm.evaluate_batch(rollout)
+        assert set(read) == {1, 3}
+        assert torch.equal(found.valid, expected.valid)
+        valid = found.valid
+        ended += int(
+            rollout.episode_terminated[:2][:, valid[0]].sum() + rollout.episode_truncated[:2][:, valid[0]].sum()
+        )
+        for name in ("q", "target", "central_q", "weight"):
+            one, other = getattr(found, name), getattr(expected, name)
+            assert (one is None) == (other is None)
+            if one is not None:
+                torch.testing.assert_close(one[valid], other[valid])
+    assert ended
+
+
+def test_independent_learners_that_die_read_all_successors():
+    assert not make(mixer="none", n_step=3)[0]._bootstraps_once
+    assert not make(mixer="vdn", n_step=1)[0]._bootstraps_once
+    assert not make(mixer="vdn", n_step=3, td_lambda=0.5)[0]._bootstraps_once
+    assert not make(mixer="vdn", n_step=3, rnn="gru")[0]._bootstraps_once
+    assert q_learner(env_of(Probe(observe_x, unit_reward, n=2), 4), **SMALL, n_step=3)[0]._bootstraps_once
+
+
 @pytest.mark.parametrize("common", [False, True])
 def test_reward_statistics_are_those_of_valid_rewards(common: bool):
     algorithm, collector = make(reward_scale="rms", common_reward=common)

@@ -10,6 +10,7 @@ from coterie.functional.policy_gradient import gae
 from coterie.functional.returns import (
     agent_rewards,
     bootstrap_masks,
+    bootstrap_step,
     lambda_return,
     n_step_return,
     present_agents,
@@ -188,6 +189,11 @@ def test_n_step_return_bootstraps_after_n_steps_or_at_a_time_limit():
     expect(returns(n_step_return, *signal, [NO] * 4, 0.5, 1), [6.0, 12, 18, 24])
     expect(returns(n_step_return, *signal, [NO] * 4, 0.5, 2), [1 + 1 + 5, 2 + 1.5 + 7.5, 3 + 2 + 10, 24])
     expect(returns(n_step_return, *signal, [NO, YES, NO, NO], 0.5, 3), [1 + 1 + 5.0, 12, 3 + 2 + 10, 24])
+
+
+def test_a_return_of_all_steps_bootstraps_after_the_first_boundary_or_the_last_step():
+    boundary = torch.tensor([[0, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 0]], dtype=torch.bool)
+    assert bootstrap_step(boundary).tolist() == [2, 0, 1, 2]
 
 
 def test_n_step_return_of_a_whole_rollout_is_lambda_one_and_monte_carlo():

@@ -3283,7 +3283,7 @@ class TrainSettings(TypedDict, total=False):
     """Fraction of the run at which the entropy bonus reaches its final weight."""
     extrinsic_weight: float
     """Weight of the environment's reward among the reward signals, multiplied by `rewards.extrinsic.weight`."""
-    td_lambda: float | float | None
+    td_lambda: float | None
     """Lambda of the returns."""
     signal_returns: Literal["member", "group"]
     """Returns of reward signals besides the environment's: of each member's own rewards, as in ML-Agents (member),
@@ -3395,7 +3395,7 @@ class TrainSettings(TypedDict, total=False):
     """Weight of those joint actions."""
     double_q: bool
     """Select the next action by the online network and evaluate it by the target network."""
-    n_step: int | None | int
+    n_step: int | None
     """Rewards per target before it bootstraps; null: 3 where episodes may have 50 steps or more, else 1, as with a
     recurrent layer.
     """
