@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from algo_worlds import Everything, Probe, env_of, observe_x, unit_reward
-from learners import collect_rollout, q_learner
+from coterie.algos.qlearning import QLearning, QLearningConfig
+from learners import collect_rollout, learner_of, q_learner
 from loops import by_agent, choices_of, greedy, n_step, next_team_values, team_q, team_reward, team_steps
 
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "rnn_size": 4, "batch_size": 4, "gradient_steps": 1}
@@ -162,6 +163,20 @@ def test_independent_learners_that_die_read_all_successors():
     assert not make(mixer="vdn", n_step=3, td_lambda=0.5)[0]._bootstraps_once
     assert not make(mixer="vdn", n_step=3, rnn="gru")[0]._bootstraps_once
     assert q_learner(env_of(Probe(observe_x, unit_reward, n=2), 4), **SMALL, n_step=3)[0]._bootstraps_once
+
+
+def test_targets_of_a_subclass_are_given_the_values_of_all_successors():
+    seen = []
+
+    class Own(QLearning):
+        def targets(self, rollout, reward, next_value):
+            seen.append(next_value)
+            return super().targets(rollout, reward, next_value)
+
+    config = QLearningConfig(mixer="vdn", n_step=3, hidden_sizes=(8,), rollout_length=3)
+    algorithm, collector = learner_of(Own, config, env_of(Everything("discrete", dead=0.0), 4))
+    algorithm.evaluate_batch(collect_rollout(algorithm, collector))
+    assert not torch.equal(seen[0][0], seen[0][1])
 
 
 @pytest.mark.parametrize("common", [False, True])

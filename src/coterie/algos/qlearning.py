@@ -79,14 +79,13 @@ class QLearningConfig(OffPolicyConfig, TeamQConfig):
     """
 
     def derived(self, run: RunFacts) -> dict[str, Derived]:
-        found = super().derived(run)
+        found, limit = super().derived(run), run.limit
         if self.n_step is None and self.recurrent:
             found["n_step"] = Derived(1, "networks are recurrent")
-        elif self.n_step is None and run.limit is None:
+        elif self.n_step is None and limit is None:
             found["n_step"] = Derived(LONG_EPISODE_STEPS, "the environment has no known step limit")
-        elif self.n_step is None:
-            is_long = run.limit is not None and run.limit >= LONG_EPISODE
-            found["n_step"] = Derived(LONG_EPISODE_STEPS if is_long else 1, f"the step limit is {run.limit}")
+        elif self.n_step is None and limit is not None:
+            found["n_step"] = Derived(LONG_EPISODE_STEPS if limit >= LONG_EPISODE else 1, f"the step limit is {limit}")
         return found
 
 
@@ -235,8 +234,9 @@ class QLearning(OffPolicyLearner, TeamQLearner):
         self.target_value = targets["value"]
         assert config.n_step is not None  # derived
         of_whole_sequence = config.n_step > 1 and config.td_lambda is None and not config.recurrent
+        is_own = type(self).targets is QLearning.targets
         # Independent learners that die end their returns one by one.
-        self._bootstraps_once = of_whole_sequence and (self._mixes or not team.agents_can_die)
+        self._bootstraps_once = of_whole_sequence and is_own and (self._mixes or not team.agents_can_die)
         self.reader = (
             RecurrentReader(self.policy, config.burn_in, parts, targets)
             if config.recurrent
@@ -286,14 +286,13 @@ class QLearning(OffPolicyLearner, TeamQLearner):
 
     def evaluate_batch(self, rollout: Rollout) -> QBatch:
         """Returns the Q-values of the actions taken and their targets, from sequences [T + 1, S, ..]."""
-        sequences = rollout
-        rollout, inputs, target_inputs = self.reader.start(rollout)
-        sequences = sequences if self._bootstraps_once else rollout
+        read, inputs, target_inputs = self.reader.start(rollout)
+        rollout = rollout if self._bootstraps_once else read
         q, next_q = self.reader.online(self.value, inputs["value"])
-        timesteps, (reward, valid) = timesteps_of(rollout), self._rewards(sequences)
+        timesteps, (reward, valid) = timesteps_of(read), self._rewards(rollout)
         with torch.no_grad():
-            next_value = self._next_value(rollout, timesteps, next_q=next_q, inputs=target_inputs)
-            target = self.targets(sequences, reward, next_value.expand(len(reward), *next_value.shape[1:]))
+            next_value = self._next_value(read, timesteps, next_q=next_q, inputs=target_inputs)
+            target = self.targets(rollout, reward, next_value.expand(len(reward), *next_value.shape[1:]))
         target = target[: len(next(iter(q.values())))]
         timesteps = tree_map(lambda x: x[: len(target)], timesteps)
         actions = taken_actions(self.policy.net, tree_map(lambda x: x[: len(target)], rollout.action))
@@ -325,8 +324,7 @@ class QLearning(OffPolicyLearner, TeamQLearner):
         Args:
             rollout: Sequences of T steps.
             reward: Rewards before scaling.
-            next_value: Value of the next greedy actions by the target networks; if returns bootstrap once, the value
-                there for all steps.
+            next_value: Value of the next greedy actions by the target networks.
         """
         config, reward = self.config, self._scaled(reward)
         if self._mixes:
