@@ -283,7 +283,7 @@ def _published_cells(algo: str, scores: np.ndarray) -> list[str]:
 
 def in_capitals(algo: str) -> str:
     """Returns an algorithm's name as publications write it."""
-    return {"poca": "MA-POCA"}.get(algo, algo.upper().replace("_", "-"))
+    return {"poca": "MA-POCA", "sable": "Sable"}.get(algo, algo.upper().replace("_", "-"))
 
 
 def gymnasium_page(content: Mapping[str, Any], reported: Sequence[Task]) -> str:
