@@ -690,6 +690,22 @@ def test_a_folder_that_cannot_be_created_is_a_one_line_error(tmp_path, where):
         save(tmp_path / where / "x", small_state(), {})
 
 
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_not_the_last(tmp_path, monkeypatch):
+    store = Checkpoints(tmp_path)
+    store.save(1, small_state(), {})
+    read = checkpoints.load
+
+    def load_late(path, **options):
+        if path.name.endswith("1"):
+            shutil.rmtree(path)
+            store.save(2, small_state(), {})
+        return read(path, **options)
+
+    monkeypatch.setattr(checkpoints, "load", load_late)
+    found = store.latest()
+    assert (found.steps, found.warning) == (2, None)
+
+
 @pytest.mark.slow
 def test_a_killed_process_always_leaves_a_loadable_checkpoint(tmp_path):
     store, before, rng = Checkpoints(tmp_path), 0, random.Random(0)

@@ -399,6 +399,8 @@ class Checkpoints:
             return LoadedCheckpoint(by_name[name], int(name), state, metadata, warning=warning)
         if not by_name:
             return None
+        if not any(path.exists() for path in by_name.values()):  # a process that trains has replaced them meanwhile
+            return self._first_intact(pointer, segments)
         raise CorruptError(f"{self.folder}: no intact checkpoint ({'; '.join(problems[-3:])}). Train again.")
 
     def _refuse_link(self) -> None:

@@ -114,7 +114,10 @@ class Subject:
             self.capabilities.check(self.name, team)
         except UserError as error:
             raise Skipped(str(error)) from error
-        algorithm = called("__init__", lambda: self.cls(self.config(SMALL | settings), context))
+        changes = SMALL | settings
+        if getattr(self.params, "n_step", 1) is None:  # episodes are too short for the default of unknown limits
+            changes = {"n_step": 1} | changes
+        algorithm = called("__init__", lambda: self.cls(self.config(changes), context))
         return Trial(world, algorithm, Collector(env, {team.name: algorithm.behavior_policy}, seed=0))
 
 
