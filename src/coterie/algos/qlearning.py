@@ -70,8 +70,8 @@ class QLearningConfig(OffPolicyConfig, TeamQConfig):
     double_q: bool = True
     """Select the next action by the online network and evaluate it by the target network."""
     n_step: int | None = Field(None, ge=1, le=1000)
-    """Rewards per target before it bootstraps; null: 3 where episodes may have 50 steps or more, else 1, as with a
-    recurrent layer.
+    """Rewards per target before it bootstraps; null: 3 without a recurrent layer where the step limit is 50 or more, or
+    unknown; else 1.
     """
     td_lambda: float | None = Field(None, ge=0, le=1)
     """Lambda of TD(lambda) targets along a sequence, which has `n_step` steps without recurrent layer; null: n-step

@@ -432,8 +432,8 @@ class QLearningSettings(LearnerSettings, total=False):
     double_q: bool
     """Select the next action by the online network and evaluate it by the target network."""
     n_step: int | None
-    """Rewards per target before it bootstraps; null: 3 where episodes may have 50 steps or more, else 1, as with a
-    recurrent layer.
+    """Rewards per target before it bootstraps; null: 3 without a recurrent layer where the step limit is 50 or
+    more, or unknown; else 1.
     """
     td_lambda: float | None
     """Lambda of TD(lambda) targets along a sequence, which has `n_step` steps without recurrent layer; null: n-step
@@ -3396,8 +3396,8 @@ class TrainSettings(TypedDict, total=False):
     double_q: bool
     """Select the next action by the online network and evaluate it by the target network."""
     n_step: int | None
-    """Rewards per target before it bootstraps; null: 3 where episodes may have 50 steps or more, else 1, as with a
-    recurrent layer.
+    """Rewards per target before it bootstraps; null: 3 without a recurrent layer where the step limit is 50 or
+    more, or unknown; else 1.
     """
     center_values: bool
     """Learn values relative to the return of an average step if it is negative, so that states that are no longer
