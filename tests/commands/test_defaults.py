@@ -54,8 +54,14 @@ OWN = {
 """Those of single algorithms that need more, or fewer."""
 
 
-SAME_ALONE = ("ippo", "mappo", "happo", "ia2c", "haa2c", "seac", "maddpg", "matd3", "hasac")
-"""With a single agent these are PPO, MAA2C, DDPG, TD3 and MASAC: their runs on `particle/simple` have equal returns."""
+SAME_ALONE = {
+    **dict.fromkeys(("ippo", "mappo", "happo"), "ppo"),
+    **dict.fromkeys(("ia2c", "haa2c", "seac"), "maa2c"),
+    "maddpg": "ddpg",
+    "matd3": "td3",
+    "hasac": "masac",
+}
+"""Algorithms that are another one with a single agent."""
 
 
 def tasks_of(algo: str, tasks: Any) -> list[Any]:
@@ -97,6 +103,22 @@ def test_with_its_defaults_every_algorithm_ends_above_the_random_policy_and_its_
         job = scripts.defaults.Job(algo, task, "default", tuple(settings), seed=1000)
         found = scripts.defaults.train(task.team, job.words)
         assert found["score"] > max(found["random"], found["evaluations"][0]), task.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("same", sorted(set(SAME_ALONE.values())))
+def test_algorithms_that_are_another_one_with_a_single_agent_have_its_returns(scripts: Any, same: str) -> None:
+    (task,) = (task for task in scripts.default_tasks.SMALL if task.env == "particle/simple")
+    settings = ("steps=300", "eval.every=300", "eval.episodes=8", "num_envs=4")
+    settings += ("algo.learning_starts=100",) if replays(same) else ("algo.rollout_length=16",)
+    returns = {
+        algo: scripts.defaults.train(task.team, scripts.defaults.Job(algo, task, "", settings, seed=1).words)[
+            "evaluations"
+        ]
+        for algo in (same, *(algo for algo, of in SAME_ALONE.items() if of == same))
+    }
+    assert all(found == returns[same] for found in returns.values())
+    assert returns[same][0] != returns[same][-1]
 
 
 def runs(scores: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, Any]]:
