@@ -57,6 +57,7 @@ def test_given_values_are_not_derived() -> None:
 
 def test_values_that_cannot_read_the_time_left_are_bootstrapped_from() -> None:
     given: dict[str, Any] = {"gradient_steps": 1, "batch_size": 8, "epsilon_decay_steps": 100, "n_step": 1}
+    given["layer_norm"] = False
     assert values(QLearningConfig(mixer="vdn", **given), LIMITED) == {"bootstrap_at_limit": True}
     assert values(LearnerConfig(), LIMITED) == {"bootstrap_at_limit": True}
     mixed = {"bootstrap_at_limit": False, "value_time_left": True}
@@ -68,15 +69,21 @@ def test_the_amount_of_learning_derives_from_the_run_and_the_networks() -> None:
     assert (found["gradient_steps"], found["batch_size"], found["epsilon_decay_steps"]) == (160, 256, 200)
     recurrent = values(QLearningConfig(mixer="vdn", rnn="gru"), RunFacts(25, None, 1, 1))
     expected = {"bootstrap_at_limit": True, "gradient_steps": 1, "batch_size": 32, "sequence_start": "rollout"}
-    assert recurrent == expected | {"n_step": 1}
+    assert recurrent == expected | {"n_step": 1, "layer_norm": False}
 
 
 @pytest.mark.parametrize(
     ("rnn", "limit", "expected"), [("none", 49, 1), ("none", 50, 3), ("none", None, 3), ("gru", 500, 1)]
 )
-def test_targets_have_more_rewards_where_episodes_are_long(rnn: Any, limit: int | None, expected: int) -> None:
-    assert values(QLearningConfig(rnn=rnn), RunFacts(limit, 1000, 8, 80))["n_step"] == expected
-    assert "n_step" not in values(QLearningConfig(rnn=rnn, n_step=5), RunFacts(limit, 1000, 8, 80))
+def test_targets_have_more_rewards_and_layers_are_normalized_where_episodes_are_long(
+    rnn: Any, limit: int | None, expected: int
+) -> None:
+    facts = RunFacts(limit, 1000, 8, 80)
+    found = values(QLearningConfig(rnn=rnn), facts)
+    assert (found["n_step"], found["layer_norm"]) == (expected, "hidden" if expected == 3 else False)
+    given = values(QLearningConfig(rnn=rnn, n_step=5, layer_norm=True), facts)
+    assert "n_step" not in given and "layer_norm" not in given
+    assert "layer_norm" not in values(QLearningConfig(rnn=rnn, network="attention"), facts)
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,7 @@ class LearnerConfig(BaseModel):
         return NetworkConfig(
             hidden_sizes=self.hidden_sizes,
             activation=self.activation,
-            layer_norm=self.layer_norm,
+            layer_norm=self.layer_norm or False,
             rnn=self.rnn,
             rnn_size=self.rnn_size,
             init=self.init,

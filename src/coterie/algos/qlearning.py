@@ -46,14 +46,16 @@ from coterie.functional.returns import (
     terminate_at_limit,
 )
 from coterie.functional.statistics import Reduction, masked_mean, masked_sum, valid_count
-from coterie.nets.config import CentralInputs
+from coterie.nets.config import CentralInputs, LayerNormKind
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.mixers import Choices, TeamQNetwork, UnrestrictedMixer, taken_actions
 from coterie.nets.team import CentralEncoder
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 
 LONG_EPISODE, LONG_EPISODE_STEPS = 50, 3
-"""Step limit from which targets have several rewards, and their number, see `How far values travel` on the page."""
+"""Step limit from which layers are normalized and targets have several rewards, and the number of these, see `How far
+values travel` on the page.
+"""
 
 
 class QLearningConfig(OffPolicyConfig, TeamQConfig):
@@ -61,6 +63,11 @@ class QLearningConfig(OffPolicyConfig, TeamQConfig):
 
     lr: float = Field(1e-3, gt=0, lt=1)
     hidden_sizes: Annotated[tuple[Units, ...], Needs(LAYERS[0])] = Field((128, 128), min_length=1)
+    layer_norm: LayerNormKind | None = None
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to hidden
+    layers, before their activation (hidden). null: hidden without a recurrent layer where the step limit is 50 or more,
+    or unknown; else false.
+    """
     weighting: Literal["none", "optimistic", "central"] = "none"
     """Weighted QMIX: reduces the loss of joint actions that are not underestimated to `weighting_alpha`, by the
     optimistic (OW) or the centrally weighted (CW) rule.
@@ -80,12 +87,15 @@ class QLearningConfig(OffPolicyConfig, TeamQConfig):
 
     def derived(self, run: RunFacts) -> dict[str, Derived]:
         found, limit = super().derived(run), run.limit
-        if self.n_step is None and self.recurrent:
-            found["n_step"] = Derived(1, "networks are recurrent")
-        elif self.n_step is None and limit is None:
-            found["n_step"] = Derived(LONG_EPISODE_STEPS, "the environment has no known step limit")
-        elif self.n_step is None and limit is not None:
-            found["n_step"] = Derived(LONG_EPISODE_STEPS if limit >= LONG_EPISODE else 1, f"the step limit is {limit}")
+        is_long = not self.recurrent and (limit is None or limit >= LONG_EPISODE)
+        if self.recurrent:
+            reason = "networks are recurrent"
+        else:
+            reason = "the environment has no known step limit" if limit is None else f"the step limit is {limit}"
+        if self.n_step is None:
+            found["n_step"] = Derived(LONG_EPISODE_STEPS if is_long else 1, reason)
+        if self.layer_norm is None and self.network in (None, "mlp"):
+            found["layer_norm"] = Derived("hidden" if is_long else False, reason)
         return found
 
 
