@@ -170,6 +170,21 @@ def learns_common_reward(config: Any, team: TeamSpec) -> bool:
     return config.common_reward or team.common_reward
 
 
+def returns_outlive_agents(config: Any, team: TeamSpec, centralized: bool) -> bool:
+    """True if the return of an agent goes on after its death.
+
+    Rewards that a group or the whole team shares reach what an agent did for the others before it left, so that
+    retreat is not better than a sacrifice. The return of a centralized value function goes on with any rewards, and
+    that of an agent's own rewards ends with it.
+
+    Args:
+        config: Settings of the learner.
+        team: The team.
+        centralized: True for a value function of the whole team.
+    """
+    return centralized or (team.agents_can_die and (team.has_group_reward or learns_common_reward(config, team)))
+
+
 def central_inputs(critic: str, team: TeamSpec, state_size: int) -> CentralInputs:
     """Returns the inputs of a centralized critic: `joint`, `state`, `joint_state`, `global`, or `own` for none.
 

@@ -32,6 +32,7 @@ from coterie.algos.algorithm import (
     central_state_name,
     learns_common_reward,
     require_equal_spaces,
+    returns_outlive_agents,
 )
 from coterie.algos.base_config import CriticConfig, OffPolicyConfig, joint_network
 from coterie.algos.graphed import StepResult
@@ -258,6 +259,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         super().__init__(config, context)
         self.config, team, device = config, context.team, context.device
         self._centralized = config.critic != "own"
+        self._outlives = returns_outlive_agents(config, team, self._centralized)
         state_name = central_state_name(team, config.critic) if config.needs_state else None
         self._state = CentralState(config, team, state_name, device)
         require_equal_spaces(team, config.share_params)
@@ -341,8 +343,8 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         # A feed-forward network learns from the first timestep of a sequence.
         learned = slice(self._burn_in, len(rollout.reward) if self._recurrent else 1)
         valid = valid_mask(rollout)
-        critic_valid = valid_mask(rollout, of_team=self._centralized)
-        terminated, boundary = bootstrap_masks(rollout, self._centralized, team.agents_can_die)
+        critic_valid = valid_mask(rollout, of_team=self._outlives)
+        terminated, boundary = bootstrap_masks(rollout, self._outlives, team.agents_can_die)
         reward = agent_rewards(rollout, self._membership, team.has_group_reward, self._common_reward)
         obs = self.policy.obs_normalizer.of_rollout(rollout)
         others_taken = self.others.encode(self.others.actions(rollout.others), rollout.others)
@@ -494,7 +496,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
     ) -> dict[str, Tensor]:
         """Actions at some timesteps as vectors by role, from an actor's outputs.
 
-        In a centralized critic, dead agents act with zeros. An independent agent that was truncated alone still acts.
+        If returns outlive agents, dead agents act with zeros. Else an agent that was truncated alone still acts.
         """
         alive, masks = batch.timesteps.alive[time], at(time, batch.timesteps.action_mask)
         length, own = alive.shape[:2]
@@ -506,7 +508,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         vectors = relaxed_actions(
             self.policy.blocks, outputs, masks, noise, temperature=self.config.gumbel_temperature, smoothing=smoothing
         )
-        masked = self.team.agents_can_die and self._centralized
+        masked = self.team.agents_can_die and self._outlives
         return mask_by_role(vectors, self.team.roles, alive) if masked else vectors
 
     def _logits(self, outputs: dict[str, Tensor], batch: Batch) -> tuple[list[Tensor], list[Tensor]]:

@@ -28,6 +28,7 @@ from coterie.algos.algorithm import (
     central_state_name,
     group_membership,
     learns_common_reward,
+    returns_outlive_agents,
 )
 from coterie.algos.base_config import LAYERS, ClippedConfig, Units, joint_network
 from coterie.algos.clipped_learner import ClippedBatch, ClippedLearner, Targets, ValueState, joint_mask
@@ -282,6 +283,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         self._critic_state = self.start_value_estimation(context.num_envs)
         self._membership = group_membership(team).to(device)
         self._common_reward = learns_common_reward(config, team)
+        self._outlives = returns_outlive_agents(config, team, self._centralized)
         self.others: OtherTeamsReader = OtherTeamsReader(
             config.critic, team, device, normalize_obs=config.normalize_obs, seed=context.seed, ranks=self.ranks
         )
@@ -365,7 +367,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         mean, std = self.value_scale(before.moments)
         value = old_value * std + mean
         valid = valid_mask(rollout)
-        critic_valid = valid_mask(rollout, of_team=self._centralized)
+        critic_valid = valid_mask(rollout, of_team=self._outlives)
         advantage, target = self.advantages(rollout, value, valid)
         policy_advantage = combined(advantage, stream_weights)
         residual = (target - value[:-1])[..., 0]  # subclasses may compute advantages from other values
@@ -420,7 +422,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         """
         config, team = self.config, self.team
         reward = agent_rewards(rollout, self._membership, team.has_group_reward, self._common_reward)
-        terminated, boundary = bootstrap_masks(rollout, self._centralized, team.agents_can_die)
+        terminated, boundary = bootstrap_masks(rollout, self._outlives, team.agents_can_die)
         if self.reward_streams is None:
             advantage = gae(
                 reward=reward.unsqueeze(-1),

@@ -34,10 +34,8 @@ from coterie.core.seeds import generator, restore
 from coterie.core.tree import Tree, register_pytree, tree_map
 from coterie.core.types import HiddenState, Rollout
 from coterie.functional.returns import (
-    bootstrap_masks,
     lambda_return,
     present_agents,
-    team_bootstrap_masks,
     terminate_at_limit,
 )
 from coterie.functional.statistics import (
@@ -241,7 +239,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
 
         next_value = self.value.evaluate(
             later(q),
-            greedy_actions(net, later(q), later(masks)),
+            self._of_living(greedy_actions(net, later(q), later(masks)), present[1:]),
             masks=later(masks),
             alive=present[1:],
             obs=later(obs),
@@ -252,7 +250,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
         batch = Batch(
             obs=now(obs),
             last_action=now(last_action),
-            action=taken_actions(net, rollout.action),
+            action=self._of_living(taken_actions(net, rollout.action), rollout.alive[:-1]),
             masks=now(masks) if reads_masks else dict.fromkeys(masks),
             state=now(state),
             alive=rollout.alive[:-1],
@@ -293,12 +291,6 @@ class PQN(OnPolicyLearner, TeamQLearner):
             return self.end_moments["mean"].new_zeros(())
         reward, end = (mean_and_std(moments)[0] for moments in (self.reward_moments, self.end_moments))
         return return_of_average_step(self._scaled(reward), end, self.config.gamma).squeeze(-1).clamp_max(0.0)
-
-    def _bootstrap_masks(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Returns where returns end and where they are cut off: of agents [T, B, N], or with a mixer of the team."""
-        if self._mixes:
-            return team_bootstrap_masks(rollout, self.team.agents_can_die)
-        return bootstrap_masks(rollout, False, self.team.agents_can_die)
 
     def _unroll(
         self,

@@ -37,7 +37,6 @@ from coterie.core.specs import TeamSpec
 from coterie.core.tree import tree_map
 from coterie.core.types import Rollout, Timestep
 from coterie.functional.returns import (
-    bootstrap_masks,
     bootstrap_step,
     lambda_return,
     n_step_return,
@@ -245,7 +244,7 @@ class QLearning(OffPolicyLearner, TeamQLearner):
         assert config.n_step is not None  # derived
         of_whole_sequence = config.n_step > 1 and config.td_lambda is None and not config.recurrent
         is_own = type(self).targets is QLearning.targets
-        # Independent learners that die end their returns one by one.
+        # Returns of independent learners end one by one, at deaths or at the next life.
         self._bootstraps_once = of_whole_sequence and is_own and (self._mixes or not team.agents_can_die)
         self.reader = (
             RecurrentReader(self.policy, config.burn_in, parts, targets)
@@ -337,10 +336,7 @@ class QLearning(OffPolicyLearner, TeamQLearner):
             next_value: Value of the next greedy actions by the target networks.
         """
         config, reward = self.config, self._scaled(reward)
-        if self._mixes:
-            terminated, boundary = team_bootstrap_masks(rollout, self.team.agents_can_die)
-        else:
-            terminated, boundary = bootstrap_masks(rollout, False, self.team.agents_can_die)
+        terminated, boundary = self._bootstrap_masks(rollout)
         if config.td_lambda is not None:
             return lambda_return(
                 reward,
@@ -360,6 +356,7 @@ class QLearning(OffPolicyLearner, TeamQLearner):
         obs = self.policy.obs_normalizer(timesteps.obs, timesteps.alive) if self._reads_obs else {}
         state = self._state(timesteps.state)
         masks, alive = self._masks(timesteps), timesteps.alive
+        actions = self._of_living(actions, alive)
         return value.evaluate(q, actions, masks=masks, alive=alive, obs=obs, state=state)
 
     def loss(self, batch: QBatch, weight: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from coterie.algos.algorithm import (
     central_inputs,
     central_state_name,
     require_equal_spaces,
+    returns_outlive_agents,
 )
 from coterie.algos.base_config import CriticConfig, OffPolicyConfig
 from coterie.algos.graphed import StepResult
@@ -280,7 +281,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         config = context.with_derived(config)
         super().__init__(config, context)
         self.config, team, device = config, context.team, context.device
-        self._centralized = config.critic != "own"
+        self._outlives = returns_outlive_agents(config, team, config.critic != "own")
         state_name = central_state_name(team, config.critic) if config.needs_state else None
         self._state = CentralState(config, team, state_name, device)
         require_equal_spaces(team, config.share_params)
@@ -349,7 +350,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
     def sample_actions(self, rollout: Rollout) -> PolicySample:
         """Returns the policy at all timesteps [L + 1, S, ..] with one sampled action each.
 
-        In a team, the entropy of dead agents is 0. An independent agent that was truncated alone still has one.
+        If returns outlive agents, dead ones have no entropy. Else an agent that was truncated alone still has some.
         """
         length, own = rollout.acted.shape
         noise = self.ranks.draw(
@@ -358,7 +359,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
             axis=1,
         )
         draw = self.sample_with_noise(self.policy.net, rollout, noise)
-        if self.team.agents_can_die and self._centralized:
+        if self.team.agents_can_die and self._outlives:
             draw = replace(draw, entropy=torch.where(present_agents(rollout), draw.entropy, 0.0))
         return draw
 
@@ -387,7 +388,7 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         next_value = expected_q(draw.prob[1:], q[-length:])
         reward = agent_rewards(rollout, self._membership, self.team.has_group_reward, self._common_reward)
         reward = self._scaled(reward)
-        terminated, boundary = bootstrap_masks(rollout, self._centralized, self.team.agents_can_die)
+        terminated, boundary = bootstrap_masks(rollout, self._outlives, self.team.agents_can_die)
         reward = reward + config.gamma * self.entropy_bonus(draw.entropy[1:], temperature).masked_fill(terminated, 0)
         return n_step_return(
             reward, next_value, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step
@@ -496,9 +497,9 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
     def valid_mask(self, rollout: Rollout, of_critic: bool) -> Tensor:
         """Returns [L, S, N] bool, entries that are learned from.
 
-        A centralized critic also learns the team's return after an agent's death. The burn-in is not learned from.
+        Critics also learn returns after an agent's death, if these go on. The burn-in is not learned from.
         """
-        valid = valid_mask(rollout, of_team=of_critic and self._centralized)
+        valid = valid_mask(rollout, of_team=of_critic and self._outlives)
         return valid & (torch.arange(len(valid), device=self.device) >= self._burn_in)[:, None, None]
 
     def cloning_optimizer(self) -> CloningOptimizer:

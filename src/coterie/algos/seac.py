@@ -92,13 +92,14 @@ def seac_loss(
     Source: Christianos et al. 2020, eq. 5 and 6.
     """
     own = batch.own if batch.valid is None else batch.own & batch.valid
+    own_values = batch.own if batch.critic_valid is None else batch.own & batch.critic_valid
     others = batch.others if batch.valid is None else batch.others & batch.valid
     policy, kl, clip_fraction = clipped_policy_loss(
         log_prob, batch.log_prob, batch.advantage, own, clip_eps=clip_eps, reduction=reduction
     )
     options = {"clip_eps": value_clip_eps, "huber_delta": huber_delta}
     error = clipped_value_error(value, batch.value, batch.target, **options).mean(-1)
-    value_loss = masked_mean(error, own, reduction)
+    value_loss = masked_mean(error, own_values, reduction)
     if (share := sharing_coef * num_others) > 0:
         with torch.no_grad():  # other entries may hold anything
             weight = torch.where(others, log_prob - batch.log_prob, 0.0).exp()

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from coterie.algos.algorithm import AlgorithmContext, require_equal_spaces
+from coterie.algos.algorithm import AlgorithmContext, require_equal_spaces, returns_outlive_agents
 from coterie.algos.base_config import Derived, RunFacts, ScaledRewardConfig
 from coterie.algos.learner import CentralState
 from coterie.algos.mixing import MixerConfig, OwnMixer, make_mixer, mixer_state, require_mixer
@@ -21,7 +21,7 @@ from coterie.config.schema import Count
 from coterie.core.errors import UserError
 from coterie.core.specs import TeamSpec
 from coterie.core.types import Rollout, Timestep
-from coterie.functional.returns import agent_rewards, team_rewards, valid_mask
+from coterie.functional.returns import agent_rewards, bootstrap_masks, team_bootstrap_masks, team_rewards, valid_mask
 from coterie.nets.config import CentralInputs
 from coterie.nets.joint_actions import JointAction
 from coterie.nets.mixers import Choices, Mixer, MixerKind, TeamQNetwork, greedy_actions
@@ -167,6 +167,7 @@ class TeamQLearner(ScaledRewardLearner):
         inputs = CentralInputs(self._reads_obs, self._state.size)
         self.value = build_value(config, team, self.policy, inputs, draw, make_mixer=self.make_mixer)
         self._mixes = self.value.mixer is not None
+        self._outlives = not self._mixes and returns_outlive_agents(config, team, False)
         return inputs
 
     def make_mixer(self, config: TeamQConfig, team: TeamSpec, state_size: int, draw: torch.Generator) -> Mixer | None:
@@ -189,9 +190,22 @@ class TeamQLearner(ScaledRewardLearner):
     def _masks(self, timesteps: Timestep | Rollout) -> dict[str, Tensor | None]:
         return {block.name: block.join_masks(timesteps.action_mask) for block in self.policy.blocks}
 
+    def _bootstrap_masks(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Returns where returns end and where they are cut off: of agents [T, S, N], or with a mixer of the team."""
+        if self._mixes:
+            return team_bootstrap_masks(rollout, self.team.agents_can_die)
+        return bootstrap_masks(rollout, self._outlives, self.team.agents_can_die)
+
+    def _of_living(self, actions: Choices, alive: Tensor) -> Choices:
+        """Returns actions by block [.., n, K], the first choices where dead agents have values, [.., N] bool."""
+        if not self._outlives:
+            return actions
+        blocks = self.policy.blocks
+        return {b.name: actions[b.name] * alive[..., b.start : b.stop, None] for b in blocks}
+
     def _rewards(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Returns rewards and valid entries: of agents [T, S, N], or with a mixer of the team [T, S]."""
-        valid = valid_mask(rollout)
+        valid = valid_mask(rollout, of_team=self._outlives)
         if not self._mixes:
             has_group_reward = self.team.has_group_reward
             return agent_rewards(rollout, self._membership, has_group_reward, self._common_reward), valid

@@ -13,7 +13,7 @@ from coterie.core.types import TIME_LEFT, Rollout
 def valid_mask(rollout: Rollout, of_team: bool = False) -> Tensor:
     """Returns [T, B, N] bool, True where the agent was alive and acted; `of_team`: where any agent of the team did.
 
-    Centralized critics learn from the latter: rewards of the team after an agent's death belong to its return.
+    Values learn from the latter if returns go on after an agent's death.
     """
     valid = rollout.alive[:-1] & rollout.acted[:-1, :, None]
     return valid.any(-1, keepdim=True).expand_as(valid) if of_team else valid
@@ -84,23 +84,23 @@ def team_rewards(rollout: Rollout, has_group_reward: bool) -> Tensor:
     return reward + rollout.group_reward.sum(-1) if has_group_reward else reward
 
 
-def bootstrap_masks(rollout: Rollout, centralized: bool, agents_can_die: bool) -> tuple[Tensor, Tensor]:
+def bootstrap_masks(rollout: Rollout, outlives: bool, agents_can_die: bool) -> tuple[Tensor, Tensor]:
     """Returns where to drop the successor's value and where to end the trace of each agent's return.
 
-    An independent learner's return ends with its agent. The return of a centralized learner ends with that of the team,
-    see `team_bootstrap_masks`, so that rewards after an agent's death still reach its actions. It ends, without
-    bootstrapping, before the next life in the agent's slot begins, if one does within the episode: the own rewards of
-    that life, and those of the group from then on, are no longer its own.
+    A return ends with its agent, or, if it outlives the agent, with that of the team, see `team_bootstrap_masks`, so
+    that rewards after an agent's death still reach its actions. It ends then, without bootstrapping, before the next
+    life in the agent's slot begins, if one does within the episode: the own rewards of that life, and those of the
+    group from then on, are no longer its own.
 
     Args:
         rollout: Experience of the team.
-        centralized: True for a value function of the whole team.
+        outlives: True if returns go on after an agent's death, see `returns_outlive_agents`.
         agents_can_die: True if agents can be absent or end before their episode does.
 
     Returns:
         terminated, boundary: [T, B, N] bool. `boundary` is also True at truncation.
     """
-    if not centralized or not agents_can_die:
+    if not outlives or not agents_can_die:
         return rollout.terminated, rollout.terminated | rollout.truncated | ~rollout.acted[:-1, :, None]
     replaced = replaced_agents(rollout)
     terminated, boundary = team_bootstrap_masks(rollout, agents_can_die)
