@@ -15,6 +15,8 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from coterie.algos import registry
+from coterie.algos.base_config import CriticConfig, LearnerConfig
+from coterie.algos.ppo import PPOConfig
 from coterie.config import sources
 from coterie.config.samplers import Sampler
 from coterie.config.schema import RunConfig, TeamConfig, parse_count
@@ -59,25 +61,46 @@ class OtherEnvSettings(TypedDict, extra_items=Any):
 
 _CODE = {"network", "critic_network", "mixer"}
 
+Keys = dict[str, tuple[str, str]]
+"""Type and docstring of each key."""
+
+_PARTS: dict[str, tuple[type[LearnerConfig], str, str]] = {
+    "NetworkKeys": (LearnerConfig, "network network_edges network_radius", "Settings of the network that acts."),
+    "SharingKeys": (LearnerConfig, "rnn share_params", "Settings of recurrent layers and of shared parameters."),
+    "CriticNetworkKeys": (
+        CriticConfig,
+        "critic_hidden_sizes critic_agent_id critic_network",
+        "Settings of the network of a critic.",
+    ),
+    "ClipKeys": (PPOConfig, "critic_lr clip_eps target_kl", "Settings of updates that clip the policy ratio."),
+}
+"""Settings of a model that some of its subclasses lack or narrow: each a TypedDict that the others inherit."""
+
 
 class _Writer:
-    """Collects the source of TypedDicts, each after those that it refers to."""
+    """Collects the source of TypedDicts, each after those that it refers to.
+
+    Each is also a Python class here, whose attributes are the types and docstrings of its keys, so that Python itself
+    finds what a TypedDict inherits.
+    """
 
     def __init__(self) -> None:
         self.classes: dict[str, str] = {}
+        self.sections: dict[type[BaseModel], type] = {}
 
-    def section(self, model: type[BaseModel]) -> str:
-        """Adds the TypedDict of a model and returns its name."""
-        name = f"{model.__name__.removesuffix('Config')}Settings"
-        if name not in self.classes:
-            self.add(name, model.__doc__ or "", model.model_fields, {})
-        return name
+    def section(self, model: type[BaseModel]) -> type:
+        """Adds the TypedDict of a model, which inherits those of the model's bases, and returns it."""
+        if model not in self.sections:
+            bases = [self.section(base) for base in model.__bases__ if getattr(base, "model_fields", None)]
+            name = f"{model.__name__.removesuffix('Config')}Settings"
+            self.sections[model] = self.add(name, model.__doc__ or "", self.keys(model.model_fields), bases)
+        return self.sections[model]
 
-    def keys(self, fields: Mapping[str, FieldInfo]) -> dict[str, tuple[str, str]]:
+    def keys(self, fields: Mapping[str, FieldInfo]) -> Keys:
         """Returns types and docstrings of the fields of a model."""
         return {key: (self.of_field(key, field), field.description or "") for key, field in fields.items()}
 
-    def merged(self, models: Iterable[type[BaseModel]]) -> dict[str, tuple[str, str]]:
+    def merged(self, models: Iterable[type[BaseModel]]) -> Keys:
         """Returns types and docstrings of the fields of several models; a type has the alternatives of all."""
         texts: dict[str, str] = {}
         kinds: dict[str, dict[str, None]] = {}
@@ -91,29 +114,19 @@ class _Writer:
             for key, own in parts.items()
         }
 
-    def add(
-        self,
-        name: str,
-        doc: str,
-        fields: Mapping[str, FieldInfo],
-        more: Mapping[str, tuple[str, str]],
-        base: str = "TypedDict",
-    ) -> None:
-        """Adds a TypedDict.
-
-        Args:
-            name: Its name.
-            doc: Its docstring.
-            fields: Fields of a model.
-            more: Types and docstrings of further keys, or of fields that have another type here.
-            base: TypedDict with more keys.
-        """
-        rest = {key: field for key, field in fields.items() if key not in more}
-        keys = {**more, **self.keys(rest)}
-        lines = [f"class {name}({base}, total=False):", _docstring(doc), ""]
-        for key, (annotation, text) in keys.items():
+    def add(self, name: str, doc: str, keys: Keys, bases: Iterable[type] = ()) -> type:
+        """Adds a TypedDict, with those of the keys that its bases lack or document differently, and returns it."""
+        given = list(dict.fromkeys(bases))
+        direct = [base for base in given if not any(issubclass(other, base) for other in given if other is not base)]
+        found = type(name, tuple(direct), {})
+        own = _missing(keys, [found])
+        lines = [f"class {name}({', '.join(base.__name__ for base in direct) or 'TypedDict'}, total=False):"]
+        lines += [_docstring(doc), ""]
+        for key, (annotation, text) in own.items():
+            setattr(found, key, (annotation, text))
             lines += [f"    {key}: {annotation}", *([_docstring(text)] if text else [])]
         self.classes[name] = "\n".join(lines) + "\n"
+        return found
 
     def of_field(self, key: str, field: FieldInfo) -> str:
         """Returns the type of a field as it may be given."""
@@ -142,10 +155,20 @@ class _Writer:
         if isinstance(given, type) and issubclass(given, Sampler):
             return "float | str | Mapping[str, Any]"  # as `coterie.config.samplers` reads them
         if isinstance(given, type) and issubclass(given, BaseModel):
-            return self.section(given)
+            return self.section(given).__name__
         if isinstance(given, type) and issubclass(given, Path):
             return "str | os.PathLike[str]"
         return given.__name__ if given in (int, float, str, bool) else "Any"
+
+
+def _missing(keys: Keys, classes: Iterable[type]) -> Keys:
+    """Returns the keys that classes lack, or have with another type or docstring."""
+    return {key: kind for key, kind in keys.items() if all(getattr(own, key, None) != kind for own in classes)}
+
+
+def _alternatives(kind: tuple[str, str]) -> int:
+    """Returns the number of alternatives of a type."""
+    return 1 + kind[0].count(" | ") + kind[0].count(", ")
 
 
 def _quoted(value: Any) -> str:
@@ -159,74 +182,116 @@ def _docstring(text: str) -> str:
     return '    """' + "\n    ".join(lines) + end
 
 
-def _algorithms(writer: _Writer) -> str:
+class _Learners:
+    """Adds the settings of the algorithms that learn: what several of them share once, as their models do.
+
+    A TypedDict may not change the type of a key that it inherits. So one that others inherit has the keys that all of
+    them have, with their widest type, and the TypedDict of an algorithm has the rest, and the algorithm's name.
+    """
+
+    def __init__(self, writer: _Writer) -> None:
+        self.writer = writer
+        models = dict.fromkeys(registry.algorithm(name).Config for name in registry.ALGOS)
+        self.fields = {model: writer.keys(model.model_fields) for model in models if issubclass(model, LearnerConfig)}
+        self.all: dict[str, tuple[str, str]] = {}
+        for keys in self.fields.values():
+            for key, kind in keys.items():
+                self.all[key] = max(self.all.get(key, kind), kind, key=_alternatives)
+        self.parts: list[tuple[type, Keys]] = []
+        for name, (model, part, doc) in _PARTS.items():
+            own = {key: kind for key, kind in writer.keys(model.model_fields).items() if key in part.split()}
+            self.parts.append((writer.add(name, doc, own), own))
+        self.classes: dict[type[LearnerConfig], type] = {}
+
+    def parts_of(self, keys: Keys) -> list[type]:
+        """Returns the TypedDicts all of whose keys are among these."""
+        return [part for part, own in self.parts if own.items() <= keys.items()]
+
+    def shared(self, model: type[LearnerConfig]) -> type:
+        """Adds the TypedDict of the keys that a model and its subclasses share, and returns it, or its only base."""
+        if model not in self.classes:
+            below = [keys for learner, keys in self.fields.items() if issubclass(learner, model)]
+            keys = {
+                key: kind
+                for key, kind in self.writer.keys(model.model_fields).items()
+                if kind[0] == self.all[key][0] and all(key in own and own[key][0] == kind[0] for own in below)
+            }
+            bases = [self.shared(base) for base in model.__bases__ if issubclass(base, LearnerConfig)]
+            parts = self.parts_of(keys)
+            if len(bases) == 1 and not _missing(keys, [*bases, *parts]):
+                return self.classes.setdefault(model, bases[0])
+            name, doc = f"{model.__name__.removesuffix('Config')}Keys", (model.__doc__ or "").partition("\n\n")[0]
+            self.classes[model] = self.writer.add(name, doc, keys, [*bases, *parts])
+        return self.classes[model]
+
+
+def _algorithms(writer: _Writer, learners: _Learners) -> str:
     """Adds the settings of all algorithms, one TypedDict per configuration, and returns their union."""
     names: dict[type[BaseModel], list[str]] = {}
     for name in sources.presets("algo"):
         names.setdefault(registry.algorithm(registry.base_name(name)).Config, []).append(name)
-    learners = [writer.keys(model.model_fields) for model in names if "lr" in model.model_fields]
-    shared = {key: kind for key, kind in learners[0].items() if all(own.get(key) == kind for own in learners)}
-    writer.add("LearnerSettings", "Settings of all algorithms that learn.", {}, shared)
     found = []
     for model, own in names.items():
-        name, fields = f"{model.__name__.removesuffix('Config')}Settings", model.model_fields
-        base = "LearnerSettings" if "lr" in fields else "TypedDict"
-        rest = {key: field for key, field in fields.items() if base == "TypedDict" or key not in shared}
-        writer.add(name, f"Settings of {', '.join(own)}.", rest, {"name": (_literal(own), "Algorithm.")}, base)
+        keys = writer.keys(model.model_fields)
+        bases = [learners.shared(model), *learners.parts_of(keys)] if issubclass(model, LearnerConfig) else []
+        name = f"{model.__name__.removesuffix('Config')}Settings"
+        writer.add(name, f"Settings of {', '.join(own)}.", {"name": (_literal(own), "Algorithm."), **keys}, bases)
         found.append(name)
     return " | ".join([*found, "OwnAlgorithmSettings"])
 
 
-def _worlds(writer: _Writer) -> str:
-    """Adds the settings of all families of built-in worlds and returns their union."""
+def _worlds(writer: _Writer) -> tuple[str, str]:
+    """Adds the settings of all families of built-in worlds; returns their names, and the union of the settings."""
     families: dict[str, list[str]] = {}
     for name in env_registry.environments():
         if not env_registry.is_external(name):
             families.setdefault(name.partition("/")[0], []).append(name)
-    found = []
-    for family, names in families.items():
-        merged = writer.merged(env_registry.environment(name).Config for name in names)
-        literal = _literal(names)
-        name = f"{family.capitalize()}Settings"
-        writer.add(name, f"Settings of the environments {family}/*.", {}, {"name": (literal, "Environment.")} | merged)
-        found.append(name)
-    return " | ".join([*found, "OtherEnvSettings"])
+    names = {family.capitalize(): own for family, own in families.items()}
+    for family, own in names.items():
+        merged = writer.merged(env_registry.environment(name).Config for name in own)
+        keys = {"name": (f"{family}Name", "Environment.")} | merged
+        writer.add(f"{family}Settings", f"Settings of the environments {family.lower()}/*.", keys)
+    literals = [_packed(f"{family}Name", own) for family, own in names.items()]
+    every = f"# fmt: on\n\nEnvName = Literal[{', '.join(f'{family}Name' for family in names)}]"
+    union = " | ".join([*(f"{family}Settings" for family in names), "OtherEnvSettings"])
+    return "\n\n".join([*literals, every]), union
+
+
+def _train(writer: _Writer, learners: _Learners) -> None:
+    """Adds the arguments of `coterie.train`: settings of a run, and short names of those of its algorithm."""
+    fields = {key: field for key, field in RunConfig.model_fields.items() if key not in ("algo", "env", "teams")}
+    teams = ("Mapping[str, TeamSettings]", RunConfig.model_fields["teams"].description or "")
+    keys = {"teams": teams} | writer.keys(fields)
+    keys |= {key: kind for key, kind in learners.all.items() if key not in keys}  # `lr` for `algo.lr`
+    doc = "Settings of a run, and of its algorithm, besides `algo` and `env`, which are arguments of `coterie.train`."
+    writer.add("TrainSettings", doc, keys, learners.classes.values())
+
+
+def _team(writer: _Writer) -> None:
+    """Adds the settings of a team."""
+    keys = {
+        "algo": ("str | Code | AlgoSettings", TeamConfig.model_fields["algo"].description or ""),
+        "network": ("str | Code", "Network of the actor."),
+        "critic_network": ("str | Code", "Network of the critic."),
+        "mixer": ("str | Code", "Mixer of Q-values."),
+        "run": ("str | os.PathLike[str]", "Run of a frozen team."),
+    }
+    fields = {key: field for key, field in TeamConfig.model_fields.items() if key not in keys}
+    writer.add("TeamSettings", TeamConfig.__doc__ or "", keys | writer.keys(fields))
 
 
 def source() -> str:
     """Returns the content of the file."""
     writer = _Writer()
-    algorithms, worlds = _algorithms(writer), _worlds(writer)
-    names = _literal(sources.presets("algo"))
-    envs = _literal([name for name in env_registry.environments() if not env_registry.is_external(name)])
-    code = {
-        "network": ("str | Code", "Network of the actor."),
-        "critic_network": ("str | Code", "Network of the critic."),
-        "mixer": ("str | Code", "Mixer of Q-values."),
-    }
-    own = {"algo": ("str | Code | AlgoSettings", TeamConfig.model_fields["algo"].description or "")} | code
-    own["run"] = ("str | os.PathLike[str]", "Run of a frozen team.")
-    writer.add("TeamSettings", TeamConfig.__doc__ or "", TeamConfig.model_fields, own)
-    teams = ("Mapping[str, TeamSettings]", RunConfig.model_fields["teams"].description or "")
-    fields = {key: field for key, field in RunConfig.model_fields.items() if key not in ("algo", "env")}
-    order = {
-        key: (writer.of_field(key, field), field.description or "") for key, field in fields.items() if key != "teams"
-    }
-    learners = (registry.algorithm(name).Config for name in registry.ALGOS)
-    short = writer.merged(model for model in learners if "lr" in model.model_fields)  # `lr` for `algo.lr`
-    doc = "Settings of a run, and of its algorithm, besides `algo` and `env`, which are arguments of `coterie.train`."
-    keys = {"teams": teams} | order
-    keys |= {key: kind for key, kind in short.items() if key not in keys}
-    writer.add("TrainSettings", doc, {}, keys | code)
-    last = writer.classes.pop("TrainSettings"), writer.classes.pop("TeamSettings")
-    parts = [
-        _HEAD,
-        *writer.classes.values(),
-        _TAIL,
-        f"AlgoName = {names}\n\nEnvName = {envs}\n\nAlgoSettings = {algorithms}\n\nEnvSettings = {worlds}\n",
-        last[1],
-        last[0],
-    ]
+    learners = _Learners(writer)
+    algorithms = _algorithms(writer, learners)
+    names, worlds = _worlds(writer)
+    _team(writer)
+    _train(writer, learners)
+    last = [writer.classes.pop(name) for name in ("TeamSettings", "TrainSettings")]
+    algo_names = _packed("AlgoName", sources.presets("algo"))
+    unions = f"AlgoSettings = {algorithms}\n\nEnvSettings = {worlds}\n"
+    parts = [_HEAD, f"# fmt: off\n{algo_names}\n\n{names}\n", *writer.classes.values(), _TAIL, unions, *last]
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(FILE), "-"]
     done = subprocess.run(command, input="\n\n".join(parts), capture_output=True, text=True, check=True)
     return done.stdout
@@ -234,3 +299,9 @@ def source() -> str:
 
 def _literal(names: Iterable[Any]) -> str:
     return f"Literal[{', '.join(map(_quoted, names))}]"
+
+
+def _packed(name: str, values: Iterable[str]) -> str:
+    """Returns the source of a Literal with many values, as many per line as fit."""
+    lines = textwrap.wrap(f"{', '.join(map(_quoted, values))},", 115, break_on_hyphens=False)
+    return f"{name} = Literal[\n" + textwrap.indent("\n".join(lines), "    ") + "\n]"

@@ -57,6 +57,10 @@ coterie.train(eval={"evry": 3})  # wrong
 coterie.train(eval={"mode": "gredy"})  # wrong
 coterie.train(algo={"name": "mappo", "lrr": 1e-3})  # wrong
 coterie.train(algo={"name": "mappo", "buffer_size": 5000})  # wrong
+coterie.train(algo={"name": "vdac", "mixer_input": "state", "clip_eps": 0.1, "network": "attention", "epochs": 2})
+coterie.train(algo={"name": "mat", "network": "attention"})  # wrong
+coterie.train(algo={"name": "seac", "share_params": "role"})  # wrong
+coterie.train(algo={"name": "hatrpo", "clip_eps": 0.1})  # wrong
 coterie.train(algo=3)  # wrong
 coterie.train("mappo", "particle/simple_spread", 1e6)  # wrong
 """

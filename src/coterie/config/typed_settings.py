@@ -18,11 +18,159 @@ Code = Callable[..., Any]
 """A function or class: one that makes environments, an algorithm, a network, or a mixer."""
 
 
-class LearnerSettings(TypedDict, total=False):
-    """Settings of all algorithms that learn."""
+# fmt: off
+AlgoName = Literal[
+    "coma", "coma/original", "ddpg", "ddqn", "ff_sable", "frozen", "haa2c", "happo", "hasac", "hatrpo", "ia2c", "ippo",
+    "ippo/yardstick", "iql", "maa2c", "maddpg", "maddpg/original", "magpo", "mappo", "mappo/original",
+    "mappo/original_tag", "masac", "mat", "mat_dec", "matd3", "pac", "poca", "ppo", "pqn", "pqn_qmix", "pqn_vdn",
+    "qfix", "qmix", "qplex", "random", "sable", "sac", "scripted", "seac", "td3", "vdac", "vdn", "wqmix",
+]
+
+ParticleName = Literal[
+    "particle/collect_treasure", "particle/simple", "particle/simple_adversary", "particle/simple_ball",
+    "particle/simple_crypto", "particle/simple_formation", "particle/simple_line", "particle/simple_push",
+    "particle/simple_reference", "particle/simple_speaker_listener", "particle/simple_spread", "particle/simple_tag",
+    "particle/simple_world_comm",
+]
+
+MatrixName = Literal[
+    "matrix/battle_of_sexes", "matrix/climbing", "matrix/coordination", "matrix/hawk_dove", "matrix/matching_pennies",
+    "matrix/monotonic", "matrix/penalty", "matrix/prisoners_dilemma", "matrix/rock_paper_scissors", "matrix/stag_hunt",
+    "matrix/two_step",
+]
+
+ProbeName = Literal[
+    "probe/constant", "probe/observation", "probe/delayed", "probe/action", "probe/both", "probe/endless",
+    "probe/masked", "probe/memory", "probe/roles", "probe/additive", "probe/irrelevant", "probe/sacrifice",
+    "probe/sum", "probe/continuous", "probe/flat", "probe/multi_discrete", "probe/hybrid", "probe/image",
+]
+
+CoopName = Literal[
+    "coop/baton", "coop/escape", "coop/pushblock",
+]
+
+ForagingName = Literal[
+    "foraging/8x8-2p-2f", "foraging/8x8-2p-2f-coop", "foraging/2s-8x8-2p-2f-coop", "foraging/10x10-3p-3f",
+    "foraging/2s-10x10-3p-3f", "foraging/15x15-3p-5f", "foraging/15x15-4p-3f", "foraging/15x15-4p-5f",
+]
+
+SkirmishName = Literal[
+    "skirmish/2m_vs_1z", "skirmish/3m", "skirmish/8m", "skirmish/25m", "skirmish/5m_vs_6m", "skirmish/8m_vs_9m",
+    "skirmish/10m_vs_11m", "skirmish/27m_vs_30m", "skirmish/MMM", "skirmish/MMM2", "skirmish/2s3z", "skirmish/3s5z",
+    "skirmish/3s5z_vs_3s6z", "skirmish/3s_vs_3z", "skirmish/3s_vs_4z", "skirmish/3s_vs_5z", "skirmish/2s_vs_1sc",
+    "skirmish/6h_vs_8z", "skirmish/corridor", "skirmish/2c_vs_64zg", "skirmish/3m_duel", "skirmish/8m_duel",
+    "skirmish/25m_duel", "skirmish/MMM_duel", "skirmish/2s3z_duel", "skirmish/3s5z_duel",
+]
+
+BoardName = Literal[
+    "board/connect_four", "board/tictactoe",
+]
+
+SparseName = Literal[
+    "sparse/rooms", "sparse/plates",
+]
+
+OvercookedName = Literal[
+    "overcooked/cramped_room", "overcooked/asymmetric_advantages", "overcooked/coordination_ring",
+    "overcooked/forced_coordination", "overcooked/counter_circuit_o_1order",
+]
+
+WarehouseName = Literal[
+    "warehouse/tiny-2ag", "warehouse/tiny-2ag-easy", "warehouse/tiny-2ag-hard", "warehouse/tiny-4ag",
+    "warehouse/tiny-4ag-easy", "warehouse/tiny-4ag-hard", "warehouse/small-4ag", "warehouse/small-4ag-easy",
+    "warehouse/small-4ag-hard", "warehouse/medium-6ag", "warehouse/medium-6ag-easy", "warehouse/medium-6ag-hard",
+    "warehouse/large-8ag", "warehouse/large-8ag-easy", "warehouse/large-8ag-hard",
+]
+
+TrafficName = Literal[
+    "traffic/junction-easy", "traffic/junction-medium", "traffic/junction-hard",
+]
+
+# fmt: on
+
+EnvName = Literal[
+    ParticleName,
+    MatrixName,
+    ProbeName,
+    CoopName,
+    ForagingName,
+    SkirmishName,
+    BoardName,
+    SparseName,
+    OvercookedName,
+    WarehouseName,
+    TrafficName,
+]
+
+
+class NetworkKeys(TypedDict, total=False):
+    """Settings of the network that acts."""
+
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
+    """
+    network_edges: Literal["full", "radius", "given"]
+    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
+    all (full), those within `network_radius` (radius), or those that the environment declares in its
+    observations (given).
+    """
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
+
+
+class SharingKeys(TypedDict, total=False):
+    """Settings of recurrent layers and of shared parameters."""
+
+    rnn: Literal["none", "gru", "lstm"]
+    """Recurrent layer."""
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
+
+
+class CriticNetworkKeys(TypedDict, total=False):
+    """Settings of the network of a critic."""
+
+    critic_hidden_sizes: Sequence[int] | None
+    """Units of the critic's hidden layers; null: `hidden_sizes`."""
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
+    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
+    """
+    critic_network: str | Code | None
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
+    all agents by any of the networks that see entities or the team.
+    """
+
+
+class ClipKeys(TypedDict, total=False):
+    """Settings of updates that clip the policy ratio."""
+
+    critic_lr: float | None
+    """Learning rate of the critic; null: `lr`."""
+    clip_eps: float
+    """Clip range of the policy ratio."""
+    target_kl: float | None
+    """Estimated KL divergence from the old policy at which an update stops; null: never."""
+
+
+class LearnerKeys(TypedDict, total=False):
+    """Settings that every learner has."""
 
     rollout_length: int
     """Steps per environment between updates, including the reset step after each episode."""
+    lr: float
+    """Learning rate of the optimizer."""
+    lr_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
+    lr_end: float
+    """Final learning rates as a fraction of their initial values."""
+    gamma: float
+    """Discount factor per step."""
     bootstrap_at_limit: bool | None
     """Add the value of the final observation to returns that a step limit ends; false: returns end there, too.
     null: false where values read the time left, see `value_time_left`, and the environment has a known limit.
@@ -41,12 +189,18 @@ class LearnerSettings(TypedDict, total=False):
     """Epsilon of the optimizer."""
     weight_decay: float
     """Weight decay of the optimizer."""
+    hidden_sizes: Sequence[int]
+    """Units of the hidden layers of the network that acts."""
     network_heads: int
     """Attention heads; they divide the units of the last hidden layer."""
     network_rounds: int | None
     """Layers of attention, or rounds of messages per timestep; null: 1, or 2 of tarmac."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"]
     """Activation after each hidden layer."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     init: Literal["orthogonal", "xavier"]
     """Initialization of linear layers: orthogonal, with a small gain in the actor's output layer, or Xavier normal
     for all layers, which starts from a policy far from uniform. Mixers and MA-POCA's critic have an
@@ -54,42 +208,45 @@ class LearnerSettings(TypedDict, total=False):
     """
     rnn_size: int
     """Units of the recurrent layer."""
+    sequence_length: int | None
+    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
     normalize_obs: bool
     """Normalize observations by their running mean and standard deviation."""
 
 
-class COMASettings(LearnerSettings, total=False):
-    """Settings of coma, coma/original."""
+class MinibatchKeys(LearnerKeys, total=False):
+    """Settings of learners that make passes over the minibatches of each rollout."""
 
-    name: Literal["coma", "coma/original"]
-    """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
+    epochs: int
+    """Passes over each rollout."""
+    num_minibatches: int | None
+    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
+    null: 4, or one per sequence if a rollout has fewer.
+    """
+
+
+class OnPolicyKeys(MinibatchKeys, total=False):
+    """Settings shared by on-policy learners of a policy and a critic."""
+
+    hidden_sizes: Sequence[int]
+    """Units of the actor's hidden layers."""
+    entropy_coef: float
+    """Initial weight of the entropy bonus."""
+    entropy_schedule: Literal["constant", "linear", "exponential"]
+    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
+    entropy_end: float
+    """Final weight of the entropy bonus as a fraction of the initial weight."""
+    normalize_advantage: bool
+    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
+
+
+class COMAKeys(OnPolicyKeys, NetworkKeys, CriticNetworkKeys, total=False):
+    """Settings of COMA."""
+
     lr_schedule: Literal["constant", "linear", "exponential"]
     """Schedule of the actor's learning rate, from `lr` to `lr_end` times `lr` over the run."""
     lr_end: float
     """Final learning rate of the actor as a fraction of the initial one."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the actor's hidden layers."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
     rnn: Literal["none", "gru", "lstm"]
     """Recurrent layer of the actor; the critic has none."""
     sequence_length: int | None
@@ -102,30 +259,8 @@ class COMASettings(LearnerSettings, total=False):
     """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
-    critic_hidden_sizes: Sequence[int] | None
-    """Units of the critic's hidden layers; null: `hidden_sizes`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
-    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
-    """
-    critic_network: str | Code | None
-    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
-    all agents by any of the networks that see entities or the team.
-    """
-    epochs: int
-    """Passes over each rollout."""
-    num_minibatches: int | None
-    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
-    null: 4, or one per sequence if a rollout has fewer.
-    """
     critic_lr: float | None
     """Learning rate of the critic; null: `lr`."""
-    entropy_coef: float
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
     normalize_advantage: bool
     """Normalize advantages over the valid entries of a minibatch."""
     critic: Literal["own", "joint", "state", "joint_state", "global"]
@@ -157,8 +292,6 @@ class COMASettings(LearnerSettings, total=False):
     """Schedule of the critic's learning rate, down to `critic_lr_end` times its value over the run."""
     critic_lr_end: float
     """Final learning rate of the critic as a fraction of the initial one."""
-    td_lambda: float
-    """Lambda of the critic's TD(lambda) targets."""
     tau: float
     """Fraction of the soft update of the target critic."""
     target_update_interval: int | None
@@ -175,64 +308,29 @@ class COMASettings(LearnerSettings, total=False):
     """Give every agent the mean reward of the team; false: its own plus that of its group."""
 
 
-class DDPGSettings(LearnerSettings, total=False):
-    """Settings of ddpg, maddpg, maddpg/original, matd3, td3."""
+class COMASettings(COMAKeys, total=False):
+    """Settings of coma, coma/original."""
 
-    name: Literal["ddpg", "maddpg", "maddpg/original", "matd3", "td3"]
+    name: Literal["coma", "coma/original"]
     """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the hidden layers of the network that acts."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
-    rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
-    """
-    obs_agent_id: bool | None
-    """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
-    critic_hidden_sizes: Sequence[int] | None
-    """Units of the critic's hidden layers; null: `hidden_sizes`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
-    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
-    """
-    critic_network: str | Code | None
-    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
-    all agents by any of the networks that see entities or the team.
-    """
+    td_lambda: float
+    """Lambda of the critic's TD(lambda) targets."""
+
+
+class ScaledRewardKeys(LearnerKeys, NetworkKeys, SharingKeys, total=False):
+    """Settings of learners that scale rewards."""
+
     common_reward: bool
     """Each agent receives the mean of its team's rewards."""
     reward_scale: Literal["none", "rms", "standardize"]
     """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
     standard deviation (standardize), which changes the optimal policy where episodes differ in length.
     """
+
+
+class OffPolicyKeys(ScaledRewardKeys, total=False):
+    """Settings that off-policy learners share."""
+
     gradient_steps: int | None
     """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
     one per 4 in runs so short that they would take fewer than 5,000; at least one.
@@ -262,6 +360,13 @@ class DDPGSettings(LearnerSettings, total=False):
     that of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is
     longer than a sequence, else rollout.
     """
+
+
+class DDPGKeys(OffPolicyKeys, CriticNetworkKeys, total=False):
+    """Settings of DDPG, MADDPG, TD3 and MATD3."""
+
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
     critic: Literal["own", "joint", "state", "joint_state", "global"]
     """Input of the critic: the agent's own observation and action (own), or the actions of the whole team with its
     joint observation (joint), with the environment's state (state), or with both (joint_state), or observations
@@ -281,8 +386,6 @@ class DDPGSettings(LearnerSettings, total=False):
     """Standard deviation of the noise on continuous target actions."""
     target_noise_clip: float
     """Maximum absolute value of that noise."""
-    n_step: int
-    """Rewards per target before it bootstraps."""
     other_actions: Literal["replay", "current"]
     """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current actors.
     Actions of other teams are always those in the replay buffer.
@@ -311,59 +414,20 @@ class DDPGSettings(LearnerSettings, total=False):
     """Learning rate of the critic; null: that of the actor."""
 
 
-class QLearningSettings(LearnerSettings, total=False):
-    """Settings of ddqn, iql, qfix, qmix, qplex, vdn, wqmix."""
+class DDPGSettings(DDPGKeys, total=False):
+    """Settings of ddpg, maddpg, maddpg/original, matd3, td3."""
 
-    name: Literal["ddqn", "iql", "qfix", "qmix", "qplex", "vdn", "wqmix"]
+    name: Literal["ddpg", "maddpg", "maddpg/original", "matd3", "td3"]
     """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the hidden layers of the network that acts."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
-    rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
-    """
+    n_step: int
+    """Rewards per target before it bootstraps."""
+
+
+class MixerKeys(LearnerKeys, NetworkKeys, SharingKeys, total=False):
+    """Settings of mixers."""
+
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
-    common_reward: bool
-    """Each agent receives the mean of its team's rewards."""
-    reward_scale: Literal["none", "rms", "standardize"]
-    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
-    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
-    """
-    mixer: Literal["none", "vdn", "qmix", "qplex", "qfix_sum", "qfix_mono", "qfix_lin"] | str | Code
-    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, qfix_sum, qfix_mono or
-    qfix_lin, or your own class of a torch module package.module:Class, called as Class(agents, state_size,
-    embed_dim=).
-    """
     mixer_input: Literal["auto", "state", "joint"]
     """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
     state if there is one.
@@ -374,6 +438,16 @@ class QLearningSettings(LearnerSettings, total=False):
     """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
     hypernet_layers: Literal[1, 2]
     """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
+
+
+class TeamQKeys(MixerKeys, ScaledRewardKeys, total=False):
+    """Settings of learners of Q-values: mixers, and epsilon-greedy exploration."""
+
+    mixer: Literal["none", "vdn", "qmix", "qplex", "qfix_sum", "qfix_mono", "qfix_lin"] | str | Code
+    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, qfix_sum, qfix_mono or
+    qfix_lin, or your own class of a torch module package.module:Class, called as Class(agents, state_size,
+    embed_dim=).
+    """
     qfix_additive: bool
     """QFIX adds to the mixer that it fixes, from which alone the agents learn (Q+FIX); false: the weighted
     advantage replaces this mixer's Q.
@@ -394,35 +468,11 @@ class QLearningSettings(LearnerSettings, total=False):
     """
     huber_delta: float | None
     """Error beyond which the loss is linear; null: squared error."""
-    gradient_steps: int | None
-    """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
-    one per 4 in runs so short that they would take fewer than 5,000; at least one.
-    """
-    batch_size: int | None
-    """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of
-    each. null: 256, or 32 for recurrent networks.
-    """
-    buffer_size: Count
-    """Capacity of the replay buffer in environment steps."""
-    buffer_storage: Literal["device", "cpu", "disk"]
-    """Location of the replay buffer: the networks' device, the host's memory (cpu), or memory-mapped files (disk)."""
-    learning_starts: Count
-    """Environment steps before the first update."""
-    priority_alpha: float
-    """Exponent of the priorities by which sequences are sampled; 0 samples uniformly."""
-    priority_beta: float
-    """Initial exponent of the importance weights; it increases linearly to 1 over the run."""
-    tau: float
-    """Fraction of the online network in each soft update of the target networks."""
-    target_update_interval: int | None
-    """Gradient steps between hard updates of the target networks; null: a soft update after each gradient step."""
-    burn_in: int
-    """Timesteps before the training sequence that only warm up the hidden state of a recurrent network."""
-    sequence_start: Literal["auto", "episode", "rollout"]
-    """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or
-    that of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is
-    longer than a sequence, else rollout.
-    """
+
+
+class QLearningKeys(OffPolicyKeys, TeamQKeys, total=False):
+    """Settings of DDQN, IQL, VDN, QMIX, QPLEX and weighted QMIX."""
+
     weighting: Literal["none", "optimistic", "central"]
     """Weighted QMIX: reduces the loss of joint actions that are not underestimated to `weighting_alpha`, by the
     optimistic (OW) or the centrally weighted (CW) rule.
@@ -441,67 +491,16 @@ class QLearningSettings(LearnerSettings, total=False):
     """
 
 
-class SableSettings(LearnerSettings, total=False):
-    """Settings of ff_sable, sable."""
+class QLearningSettings(QLearningKeys, total=False):
+    """Settings of ddqn, iql, qfix, qmix, qplex, vdn, wqmix."""
 
-    name: Literal["ff_sable", "sable"]
+    name: Literal["ddqn", "iql", "qfix", "qmix", "qplex", "vdn", "wqmix"]
     """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the actor's hidden layers."""
-    network: Literal["retention"]
-    """Layers of the network: retention over agents and timesteps."""
-    network_edges: Literal["full"]
-    """Agents that read each other: all."""
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
-    rnn: Literal["none"]
-    """Recurrent layer: none, as retention has a memory of its own."""
-    sequence_length: int | None
-    """Timesteps per training sequence; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
-    """
-    obs_agent_id: bool | None
-    """Append the agent's one-hot id to the input of the encoder, and of actors; null: of the encoder, and of actors
-    only with share_params=all.
-    """
-    critic_hidden_sizes: None
-    """Units of the critic's hidden layers: always `embedding_size`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
-    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
-    """
-    critic_network: None
-    """Layers of the critic: those of the policy's encoder."""
-    epochs: int
-    """Passes over each rollout."""
-    num_minibatches: int | None
-    """Minibatches per pass, each of which is a gradient step. null: 2, or one per sequence if a rollout has fewer."""
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
-    entropy_coef: float
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
-    normalize_advantage: bool
-    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
-    clip_eps: float
-    """Clip range of the policy ratio."""
+
+
+class ClippedKeys(OnPolicyKeys, total=False):
+    """Settings shared by learners that clip the policy ratio and the value."""
+
     value_coef: float
     """Weight of the value loss."""
     value_clip_eps: float | None
@@ -516,32 +515,87 @@ class SableSettings(LearnerSettings, total=False):
     """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
     init_std: float
     """Initial standard deviation of continuous actions, whose range has length 2."""
-    critic: Literal["joint"]
-    """Input of the critic: the observations of the whole team, which the encoder reads."""
+
+
+class PPOKeys(ClippedKeys, total=False):
+    """Settings of PPO, IPPO and MAPPO."""
+
     gae_lambda: float
     """Lambda of generalized advantage estimation."""
     entropy_decay: float | None
     """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
     schedule.
     """
-    target_kl: float | None
-    """Estimated KL divergence from the old policy at which an update stops; null: never."""
     common_reward: bool
     """Give every agent the mean reward of the team."""
+
+
+class EncoderKeys(PPOKeys, ClipKeys, total=False):
+    """Settings of MAT and MAT-Dec."""
+
+    share_params: Literal["role", "all", "none"]
+    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
+    (all), or none.
+    """
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the input of the encoder, and of actors; null: of the encoder, and of actors
+    only with share_params=all.
+    """
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
+    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
+    """
     embedding_size: int
     """Features of an agent and of an action in encoder and decoder."""
     num_blocks: int
     """Layers of the encoder, and of the decoder."""
     num_heads: int
-    """Heads of each retention, with decays of their own; they divide `embedding_size`."""
+    """Attention heads; they divide `embedding_size`."""
+
+
+class MATKeys(EncoderKeys, total=False):
+    """Settings of MAT."""
+
+    network_radius: float | None
+    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     agent_order: Literal["fixed", "random"]
     """Order in which agents decide: that of the team (fixed), or a new one for each rollout (random). Agents of a
     role are ordered among themselves.
     """
+
+
+class SableKeys(MATKeys, total=False):
+    """Settings of Sable."""
+
+    sequence_length: int | None
+    """Timesteps per training sequence; null: the rollout length."""
+    num_minibatches: int | None
+    """Minibatches per pass, each of which is a gradient step. null: 2, or one per sequence if a rollout has fewer."""
+    num_heads: int
+    """Heads of each retention, with decays of their own; they divide `embedding_size`."""
     memory: bool
     """Keep what the team observed and did over the timesteps of an episode; false: retention over agents only."""
     decay_scale: float
     """Factor of the decays of the memory per timestep, which are between 1 - 1/32 and 1 - 1/512."""
+
+
+class SableSettings(SableKeys, total=False):
+    """Settings of ff_sable, sable."""
+
+    name: Literal["ff_sable", "sable"]
+    """Algorithm."""
+    network: Literal["retention"]
+    """Layers of the network: retention over agents and timesteps."""
+    network_edges: Literal["full"]
+    """Agents that read each other: all."""
+    rnn: Literal["none"]
+    """Recurrent layer: none, as retention has a memory of its own."""
+    critic_hidden_sizes: None
+    """Units of the critic's hidden layers: always `embedding_size`."""
+    critic_network: None
+    """Layers of the critic: those of the policy's encoder."""
+    critic: Literal["joint"]
+    """Input of the critic: the observations of the whole team, which the encoder reads."""
 
 
 class FrozenSettings(TypedDict, total=False):
@@ -561,196 +615,43 @@ class FrozenSettings(TypedDict, total=False):
     """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
 
 
-class HAPPOSettings(LearnerSettings, total=False):
+class HAPPOKeys(PPOKeys, NetworkKeys, total=False):
+    """Settings of HAPPO and HAA2C."""
+
+    rnn: Literal["none", "gru", "lstm"]
+    """Recurrent layer."""
+    share_params: Literal["role", "all", "none"]
+    """Agents have networks of their own (none), since the update of one must leave the others' policies unchanged."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Units of the critic's hidden layers; null: `hidden_sizes`."""
+    critic_network: str | Code | None
+    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
+    all agents by any of the networks that see entities or the team.
+    """
+    common_reward: bool
+    """Agents learn from the mean reward of the team, for which improvement is guaranteed; false: from their own."""
+
+
+class HAPPOSettings(HAPPOKeys, ClipKeys, total=False):
     """Settings of haa2c, happo."""
 
     name: Literal["haa2c", "happo"]
     """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the actor's hidden layers."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
-    rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents have networks of their own (none), since the update of one must leave the others' policies unchanged."""
-    critic_hidden_sizes: Sequence[int] | None
-    """Units of the critic's hidden layers; null: `hidden_sizes`."""
-    critic_network: str | Code | None
-    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
-    all agents by any of the networks that see entities or the team.
-    """
-    epochs: int
-    """Passes over each rollout."""
-    num_minibatches: int | None
-    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
-    null: 4, or one per sequence if a rollout has fewer.
-    """
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
-    entropy_coef: float
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
-    normalize_advantage: bool
-    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
-    clip_eps: float
-    """Clip range of the policy ratio."""
-    value_coef: float
-    """Weight of the value loss."""
-    value_clip_eps: float | None
-    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None
-    """Error above which the value loss is linear (Huber loss); null: squared error."""
-    normalize_value: bool
-    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: float
-    """Decay of the moving return statistics."""
-    state_dependent_std: bool
-    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: float
-    """Initial standard deviation of continuous actions, whose range has length 2."""
     critic: Literal["joint", "state", "joint_state", "global"]
     """Input of the critic: the joint observation of the team, the environment's state, both (joint_state), or the
     observations of all teams (global).
     """
-    gae_lambda: float
-    """Lambda of generalized advantage estimation."""
-    entropy_decay: float | None
-    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
-    schedule.
-    """
-    target_kl: float | None
-    """Estimated KL divergence from the old policy at which an update stops; null: never."""
-    common_reward: bool
-    """Agents learn from the mean reward of the team, for which improvement is guaranteed; false: from their own."""
 
 
-class HASACSettings(LearnerSettings, total=False):
-    """Settings of hasac."""
+class SACKeys(OffPolicyKeys, CriticNetworkKeys, total=False):
+    """Settings of SAC and MASAC."""
 
-    name: Literal["hasac"]
-    """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the hidden layers of the network that acts."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
-    rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents have networks of their own (none), since the update of one must leave the others' policies unchanged."""
-    critic_hidden_sizes: Sequence[int] | None
-    """Units of the critic's hidden layers; null: `hidden_sizes`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of the critics, whose network the agents of a role share; null:
-    true.
-    """
-    critic_network: str | Code | None
-    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
-    all agents by any of the networks that see entities or the team.
-    """
-    common_reward: bool
-    """Agents learn from the mean reward of the team, for which improvement is guaranteed; false: from their own."""
-    reward_scale: Literal["none", "rms", "standardize"]
-    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
-    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
-    """
-    gradient_steps: int | None
-    """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
-    one per 4 in runs so short that they would take fewer than 5,000; at least one.
-    """
-    batch_size: int | None
-    """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of
-    each. null: 256, or 32 for recurrent networks.
-    """
-    buffer_size: Count
-    """Capacity of the replay buffer in environment steps."""
-    buffer_storage: Literal["device", "cpu", "disk"]
-    """Location of the replay buffer: the networks' device, the host's memory (cpu), or memory-mapped files (disk)."""
-    learning_starts: Count
-    """Environment steps before the first update."""
-    priority_alpha: float
-    """Exponent of the priorities by which sequences are sampled; 0 samples uniformly."""
-    priority_beta: float
-    """Initial exponent of the importance weights; it increases linearly to 1 over the run."""
-    tau: float
-    """Fraction of the online network in each soft update of the target networks."""
-    target_update_interval: int | None
-    """Gradient steps between hard updates of the target networks; null: a soft update after each gradient step."""
-    burn_in: int
-    """Timesteps before the training sequence that only warm up the hidden state of a recurrent network."""
-    sequence_start: Literal["auto", "episode", "rollout"]
-    """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or
-    that of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is
-    longer than a sequence, else rollout.
-    """
-    critic: Literal["joint", "state", "joint_state", "global"]
-    """Input of the critics besides the agent's own observation and the actions of the team: the joint observation
-    (joint), the environment's state (state), or both (joint_state), or observations and actions of all teams
-    (global).
-    """
-    n_step: int
-    """Rewards per target before it bootstraps. Sequences of feed-forward networks have this length; their later
-    timesteps have shorter targets.
-    """
     critic_lr: float | None
     """Learning rate of the critics; null: that of the actor."""
     temperature: float
     """Initial coefficient of the entropy, in reward per nat."""
     learn_temperature: bool
-    """Adjust the temperature so that the entropy of the policy reaches its target, separately for each agent."""
+    """Adjust the temperature so that the entropy of the policy reaches its target, separately for each role."""
     temperature_lr: float | None
     """Learning rate of the temperature; null: that of the actor."""
     target_entropy: float
@@ -761,88 +662,46 @@ class HASACSettings(LearnerSettings, total=False):
     """Environment steps at the start, including reset steps, with uniformly random actions."""
 
 
-class HATRPOSettings(LearnerSettings, total=False):
-    """Settings of hatrpo."""
+class HASACKeys(SACKeys, total=False):
+    """Settings of HASAC."""
 
-    name: Literal["hatrpo"]
-    """Algorithm."""
-    lr: float
-    """Learning rate of the critic. The size of the agents' steps follows from `max_kl`."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the actor's hidden layers."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
-    rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
     share_params: Literal["role", "all", "none"]
     """Agents have networks of their own (none), since the update of one must leave the others' policies unchanged."""
-    critic_hidden_sizes: Sequence[int] | None
-    """Units of the critic's hidden layers; null: `hidden_sizes`."""
-    critic_network: str | Code | None
-    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
-    all agents by any of the networks that see entities or the team.
+    critic_agent_id: bool | None
+    """Append the agent's one-hot id to the input of the critics, whose network the agents of a role share; null:
+    true.
     """
+    common_reward: bool
+    """Agents learn from the mean reward of the team, for which improvement is guaranteed; false: from their own."""
+    learn_temperature: bool
+    """Adjust the temperature so that the entropy of the policy reaches its target, separately for each agent."""
+
+
+class HASACSettings(HASACKeys, total=False):
+    """Settings of hasac."""
+
+    name: Literal["hasac"]
+    """Algorithm."""
+    critic: Literal["joint", "state", "joint_state", "global"]
+    """Input of the critics besides the agent's own observation and the actions of the team: the joint observation
+    (joint), the environment's state (state), or both (joint_state), or observations and actions of all teams
+    (global).
+    """
+    n_step: int
+    """Rewards per target before it bootstraps. Sequences of feed-forward networks have this length; their later
+    timesteps have shorter targets.
+    """
+
+
+class HATRPOKeys(HAPPOKeys, total=False):
+    """Settings of HATRPO."""
+
+    lr: float
+    """Learning rate of the critic. The size of the agents' steps follows from `max_kl`."""
     epochs: int
     """Passes of the critic over each rollout. Agents take one step on all of it."""
     num_minibatches: int | None
     """Minibatches per pass of the critic; null: 4, or one per sequence if a rollout has fewer."""
-    entropy_coef: float
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
-    normalize_advantage: bool
-    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
-    value_coef: float
-    """Weight of the value loss."""
-    value_clip_eps: float | None
-    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None
-    """Error above which the value loss is linear (Huber loss); null: squared error."""
-    normalize_value: bool
-    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: float
-    """Decay of the moving return statistics."""
-    state_dependent_std: bool
-    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: float
-    """Initial standard deviation of continuous actions, whose range has length 2."""
-    critic: Literal["joint", "state", "joint_state", "global"]
-    """Input of the critic: the joint observation of the team, the environment's state, both (joint_state), or the
-    observations of all teams (global).
-    """
-    gae_lambda: float
-    """Lambda of generalized advantage estimation."""
-    entropy_decay: float | None
-    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
-    schedule.
-    """
-    common_reward: bool
-    """Agents learn from the mean reward of the team, for which improvement is guaranteed; false: from their own."""
     max_kl: float
     """Largest mean KL divergence in nats of an agent's policy from the one before its step."""
     cg_iterations: int
@@ -857,202 +716,46 @@ class HATRPOSettings(LearnerSettings, total=False):
     """Smallest rise of the surrogate that is accepted, as a fraction of what its gradient predicts."""
 
 
-class PPOSettings(LearnerSettings, total=False):
+class HATRPOSettings(HATRPOKeys, total=False):
+    """Settings of hatrpo."""
+
+    name: Literal["hatrpo"]
+    """Algorithm."""
+    critic: Literal["joint", "state", "joint_state", "global"]
+    """Input of the critic: the joint observation of the team, the environment's state, both (joint_state), or the
+    observations of all teams (global).
+    """
+
+
+class PPOSettings(PPOKeys, NetworkKeys, SharingKeys, CriticNetworkKeys, ClipKeys, total=False):
     """Settings of ia2c, ippo, ippo/yardstick, maa2c, mappo, mappo/original, mappo/original_tag, ppo."""
 
     name: Literal["ia2c", "ippo", "ippo/yardstick", "maa2c", "mappo", "mappo/original", "mappo/original_tag", "ppo"]
     """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the actor's hidden layers."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
-    rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
-    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
-    critic_hidden_sizes: Sequence[int] | None
-    """Units of the critic's hidden layers; null: `hidden_sizes`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
-    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
-    """
-    critic_network: str | Code | None
-    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
-    all agents by any of the networks that see entities or the team.
-    """
-    epochs: int
-    """Passes over each rollout."""
-    num_minibatches: int | None
-    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
-    null: 4, or one per sequence if a rollout has fewer.
-    """
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
-    entropy_coef: float
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
-    normalize_advantage: bool
-    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
-    clip_eps: float
-    """Clip range of the policy ratio."""
-    value_coef: float
-    """Weight of the value loss."""
-    value_clip_eps: float | None
-    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None
-    """Error above which the value loss is linear (Huber loss); null: squared error."""
-    normalize_value: bool
-    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: float
-    """Decay of the moving return statistics."""
-    state_dependent_std: bool
-    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: float
-    """Initial standard deviation of continuous actions, whose range has length 2."""
     critic: Literal["own", "joint", "state", "joint_state", "global"]
     """Input of the critic: the agent's own observation, the joint observation of the team, the environment's state,
     joint observation and state, or the observations of all teams (global).
     """
-    gae_lambda: float
-    """Lambda of generalized advantage estimation."""
-    entropy_decay: float | None
-    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
-    schedule.
-    """
-    target_kl: float | None
-    """Estimated KL divergence from the old policy at which an update stops; null: never."""
-    common_reward: bool
-    """Give every agent the mean reward of the team."""
 
 
-class MAGPOSettings(LearnerSettings, total=False):
-    """Settings of magpo."""
+class MAGPOKeys(EncoderKeys, total=False):
+    """Settings of MAGPO."""
 
-    name: Literal["magpo"]
-    """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the actor's hidden layers."""
     network: str | Code | None
     """Layers of the learner. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`. `attention`
     over the entities that an agent observes. Or your own factory of torch modules package.module:name, called as
     name(input_size, role=, part=). Networks whose agents exchange messages are refused.
     """
-    network_edges: Literal["full"]
-    """Agents that the guider reads: all."""
-    network_radius: None
-    """Distance up to which agents hear each other: none, since the guider reads all of them."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
     rnn: Literal["none", "gru", "lstm"]
     """Recurrent layer of the learner. With one, the guider has a memory, too, see `guider`."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
-    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the input of the guider and of the learner; null: of the guider, and of
     learners whose agents share parameters, except with network=attention.
     """
-    critic_hidden_sizes: None
-    """Units of the critic's hidden layers: always `embedding_size`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
-    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
-    """
-    critic_network: None
-    """Layers of the critic: always a transformer."""
-    epochs: int
-    """Passes over each rollout."""
-    num_minibatches: int | None
-    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
-    null: 4, or one per sequence if a rollout has fewer.
-    """
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
-    entropy_coef: float
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
-    normalize_advantage: bool
-    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
     clip_eps: float
     """Clip range of both policy ratios, of guider and learner to the guider that collected the rollout."""
-    value_coef: float
-    """Weight of the value loss."""
-    value_clip_eps: float | None
-    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None
-    """Error above which the value loss is linear (Huber loss); null: squared error."""
-    normalize_value: bool
-    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: float
-    """Decay of the moving return statistics."""
-    state_dependent_std: bool
-    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: float
-    """Initial standard deviation of continuous actions, whose range has length 2."""
-    critic: Literal["joint"]
-    """Input of the critic: the observations of the whole team, which the encoder reads."""
-    gae_lambda: float
-    """Lambda of generalized advantage estimation."""
-    entropy_decay: float | None
-    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
-    schedule.
-    """
-    target_kl: float | None
-    """Estimated KL divergence from the old policy at which an update stops; null: never."""
-    common_reward: bool
-    """Give every agent the mean reward of the team."""
-    embedding_size: int
-    """Features of an agent and of an action in encoder and decoder."""
-    num_blocks: int
-    """Layers of the encoder, and of the decoder."""
     num_heads: int
     """Heads of attention or retention of the guider; they divide `embedding_size`."""
     delta: float
@@ -1072,93 +775,30 @@ class MAGPOSettings(LearnerSettings, total=False):
     """Factor of the decays of the guider's memory per timestep, which are between 1 - 1/32 and 1 - 1/512."""
 
 
-class SACSettings(LearnerSettings, total=False):
+class MAGPOSettings(MAGPOKeys, total=False):
+    """Settings of magpo."""
+
+    name: Literal["magpo"]
+    """Algorithm."""
+    network_edges: Literal["full"]
+    """Agents that the guider reads: all."""
+    network_radius: None
+    """Distance up to which agents hear each other: none, since the guider reads all of them."""
+    critic_hidden_sizes: None
+    """Units of the critic's hidden layers: always `embedding_size`."""
+    critic_network: None
+    """Layers of the critic: always a transformer."""
+    critic: Literal["joint"]
+    """Input of the critic: the observations of the whole team, which the encoder reads."""
+
+
+class SACSettings(SACKeys, total=False):
     """Settings of masac, sac."""
 
     name: Literal["masac", "sac"]
     """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the hidden layers of the network that acts."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
-    rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
-    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
-    critic_hidden_sizes: Sequence[int] | None
-    """Units of the critic's hidden layers; null: `hidden_sizes`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
-    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
-    """
-    critic_network: str | Code | None
-    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
-    all agents by any of the networks that see entities or the team.
-    """
-    common_reward: bool
-    """Each agent receives the mean of its team's rewards."""
-    reward_scale: Literal["none", "rms", "standardize"]
-    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
-    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
-    """
-    gradient_steps: int | None
-    """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
-    one per 4 in runs so short that they would take fewer than 5,000; at least one.
-    """
-    batch_size: int | None
-    """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of
-    each. null: 256, or 32 for recurrent networks.
-    """
-    buffer_size: Count
-    """Capacity of the replay buffer in environment steps."""
-    buffer_storage: Literal["device", "cpu", "disk"]
-    """Location of the replay buffer: the networks' device, the host's memory (cpu), or memory-mapped files (disk)."""
-    learning_starts: Count
-    """Environment steps before the first update."""
-    priority_alpha: float
-    """Exponent of the priorities by which sequences are sampled; 0 samples uniformly."""
-    priority_beta: float
-    """Initial exponent of the importance weights; it increases linearly to 1 over the run."""
-    tau: float
-    """Fraction of the online network in each soft update of the target networks."""
-    target_update_interval: int | None
-    """Gradient steps between hard updates of the target networks; null: a soft update after each gradient step."""
-    burn_in: int
-    """Timesteps before the training sequence that only warm up the hidden state of a recurrent network."""
-    sequence_start: Literal["auto", "episode", "rollout"]
-    """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or
-    that of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is
-    longer than a sequence, else rollout.
-    """
     critic: Literal["own", "joint", "state", "joint_state", "global"]
     """Input of the critics besides the agent's own observation and action: nothing (own), or the other agents'
     actions and the joint observation (joint), the environment's state (state), or both (joint_state), or
@@ -1168,327 +808,49 @@ class SACSettings(LearnerSettings, total=False):
     """Rewards per target before it bootstraps. Sequences of feed-forward networks have this length; their later
     timesteps have shorter targets.
     """
-    critic_lr: float | None
-    """Learning rate of the critics; null: that of the actor."""
     other_actions: Literal["replay", "current"]
     """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current
     policies. Actions of other teams are always those in the replay buffer.
     """
-    temperature: float
-    """Initial coefficient of the entropy, in reward per nat."""
-    learn_temperature: bool
-    """Adjust the temperature so that the entropy of the policy reaches its target, separately for each role."""
-    temperature_lr: float | None
-    """Learning rate of the temperature; null: that of the actor."""
-    target_entropy: float
-    """Target entropy per continuous action in [-1, 1], in nats; that of the uniform distribution is 0.69."""
-    target_entropy_scale: float
-    """Target entropy of discrete actions, as a fraction of that of the uniform distribution over available choices."""
-    random_steps: Count
-    """Environment steps at the start, including reset steps, with uniformly random actions."""
 
 
-class MATSettings(LearnerSettings, total=False):
+class MATSettings(MATKeys, SharingKeys, total=False):
     """Settings of mat."""
 
     name: Literal["mat"]
     """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the actor's hidden layers."""
     network: Literal["transformer"]
     """Layers of the network: an encoder and a decoder over agents."""
     network_edges: Literal["full"]
     """Agents that attend to each other: all."""
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
-    rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
-    """
-    obs_agent_id: bool | None
-    """Append the agent's one-hot id to the input of the encoder, and of actors; null: of the encoder, and of actors
-    only with share_params=all.
-    """
     critic_hidden_sizes: None
     """Units of the critic's hidden layers: always `embedding_size`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
-    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
-    """
     critic_network: None
     """Layers of the critic: always a transformer."""
-    epochs: int
-    """Passes over each rollout."""
-    num_minibatches: int | None
-    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
-    null: 4, or one per sequence if a rollout has fewer.
-    """
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
-    entropy_coef: float
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
-    normalize_advantage: bool
-    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
-    clip_eps: float
-    """Clip range of the policy ratio."""
-    value_coef: float
-    """Weight of the value loss."""
-    value_clip_eps: float | None
-    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None
-    """Error above which the value loss is linear (Huber loss); null: squared error."""
-    normalize_value: bool
-    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: float
-    """Decay of the moving return statistics."""
-    state_dependent_std: bool
-    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: float
-    """Initial standard deviation of continuous actions, whose range has length 2."""
     critic: Literal["joint"]
     """Input of the critic: the observations of the whole team, which the encoder reads."""
-    gae_lambda: float
-    """Lambda of generalized advantage estimation."""
-    entropy_decay: float | None
-    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
-    schedule.
-    """
-    target_kl: float | None
-    """Estimated KL divergence from the old policy at which an update stops; null: never."""
-    common_reward: bool
-    """Give every agent the mean reward of the team."""
-    embedding_size: int
-    """Features of an agent and of an action in encoder and decoder."""
-    num_blocks: int
-    """Layers of the encoder, and of the decoder."""
-    num_heads: int
-    """Attention heads; they divide `embedding_size`."""
-    agent_order: Literal["fixed", "random"]
-    """Order in which agents decide: that of the team (fixed), or a new one for each rollout (random). Agents of a
-    role are ordered among themselves.
-    """
 
 
-class MATDecSettings(LearnerSettings, total=False):
+class MATDecSettings(EncoderKeys, NetworkKeys, SharingKeys, total=False):
     """Settings of mat_dec."""
 
     name: Literal["mat_dec"]
     """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the actor's hidden layers."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
-    rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
-    """
-    obs_agent_id: bool | None
-    """Append the agent's one-hot id to the input of the encoder, and of actors; null: of the encoder, and of actors
-    only with share_params=all.
-    """
     critic_hidden_sizes: None
     """Units of the critic's hidden layers: always `embedding_size`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
-    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
-    """
     critic_network: None
     """Layers of the critic: always a transformer."""
-    epochs: int
-    """Passes over each rollout."""
-    num_minibatches: int | None
-    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
-    null: 4, or one per sequence if a rollout has fewer.
-    """
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
-    entropy_coef: float
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
-    normalize_advantage: bool
-    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
-    clip_eps: float
-    """Clip range of the policy ratio."""
-    value_coef: float
-    """Weight of the value loss."""
-    value_clip_eps: float | None
-    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None
-    """Error above which the value loss is linear (Huber loss); null: squared error."""
-    normalize_value: bool
-    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: float
-    """Decay of the moving return statistics."""
-    state_dependent_std: bool
-    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: float
-    """Initial standard deviation of continuous actions, whose range has length 2."""
     critic: Literal["joint"]
     """Input of the critic: the observations of the whole team, which the encoder reads."""
-    gae_lambda: float
-    """Lambda of generalized advantage estimation."""
-    entropy_decay: float | None
-    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
-    schedule.
-    """
-    target_kl: float | None
-    """Estimated KL divergence from the old policy at which an update stops; null: never."""
-    common_reward: bool
-    """Give every agent the mean reward of the team."""
-    embedding_size: int
-    """Features of an agent and of an action in encoder and decoder."""
-    num_blocks: int
-    """Layers of the encoder, and of the decoder."""
-    num_heads: int
-    """Attention heads; they divide `embedding_size`."""
 
 
-class PACSettings(LearnerSettings, total=False):
-    """Settings of pac."""
+class PACKeys(PPOKeys, NetworkKeys, SharingKeys, CriticNetworkKeys, ClipKeys, total=False):
+    """Settings of Pareto-AC."""
 
-    name: Literal["pac"]
-    """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the actor's hidden layers."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
-    rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
-    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
-    critic_hidden_sizes: Sequence[int] | None
-    """Units of the critic's hidden layers; null: `hidden_sizes`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
-    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
-    """
-    critic_network: str | Code | None
-    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
-    all agents by any of the networks that see entities or the team.
-    """
-    epochs: int
-    """Passes over each rollout."""
-    num_minibatches: int | None
-    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
-    null: 4, or one per sequence if a rollout has fewer.
-    """
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
-    entropy_coef: float
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
-    normalize_advantage: bool
-    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
-    clip_eps: float
-    """Clip range of the policy ratio."""
-    value_coef: float
-    """Weight of the value loss."""
-    value_clip_eps: float | None
-    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None
-    """Error above which the value loss is linear (Huber loss); null: squared error."""
-    normalize_value: bool
-    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: float
-    """Decay of the moving return statistics."""
-    state_dependent_std: bool
-    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: float
-    """Initial standard deviation of continuous actions, whose range has length 2."""
-    critic: Literal["joint", "state", "joint_state"]
-    """Input of the critics: the joint observation of the team, the environment's state, or both."""
     gae_lambda: float
     """Lambda of the targets of both critics."""
-    entropy_decay: float | None
-    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
-    schedule.
-    """
-    target_kl: float | None
-    """Estimated KL divergence from the old policy at which an update stops; null: never."""
-    common_reward: bool
-    """Give every agent the mean reward of the team."""
     return_steps: int | None
     """Rewards per target before it bootstraps; null: lambda-returns, see `gae_lambda`."""
     tau: float
@@ -1499,45 +861,23 @@ class PACSettings(LearnerSettings, total=False):
     """Fraction of the run at which the entropy bonus reaches its final weight."""
 
 
-class POCASettings(LearnerSettings, total=False):
-    """Settings of poca."""
+class PACSettings(PACKeys, total=False):
+    """Settings of pac."""
 
-    name: Literal["poca"]
+    name: Literal["pac"]
     """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
+    critic: Literal["joint", "state", "joint_state"]
+    """Input of the critics: the joint observation of the team, the environment's state, or both."""
+
+
+class POCAKeys(ClippedKeys, NetworkKeys, SharingKeys, total=False):
+    """Settings of MA-POCA."""
+
     gamma: float
     """Discount factor per step of the environment's reward."""
-    hidden_sizes: Sequence[int]
-    """Units of the actor's hidden layers."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden). The attention has its own in any case.
-    """
-    rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
     """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
@@ -1551,42 +891,14 @@ class POCASettings(LearnerSettings, total=False):
     """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
     all agents by any of the networks that see entities or the team.
     """
-    epochs: int
-    """Passes over each rollout."""
-    num_minibatches: int | None
-    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
-    null: 4, or one per sequence if a rollout has fewer.
-    """
     critic_lr: float | None
     """Learning rate of the critic; null: `lr`."""
-    entropy_coef: float
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
-    normalize_advantage: bool
-    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
     clip_eps: float
     """Initial clip range of the policy ratio."""
     value_coef: float
     """Weight of the value loss and the baseline loss together."""
-    value_clip_eps: float | None
-    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None
-    """Error above which the value loss is linear (Huber loss); null: squared error."""
-    normalize_value: bool
-    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: float
-    """Decay of the moving return statistics."""
-    state_dependent_std: bool
-    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: float
-    """Initial standard deviation of continuous actions, whose range has length 2."""
     extrinsic_weight: float
     """Weight of the environment's reward among the reward signals, multiplied by `rewards.extrinsic.weight`."""
-    td_lambda: float
-    """Lambda of the returns."""
     signal_returns: Literal["member", "group"]
     """Returns of reward signals besides the environment's: of each member's own rewards, as in ML-Agents (member),
     or of their sum over the group (group).
@@ -1605,99 +917,33 @@ class POCASettings(LearnerSettings, total=False):
     """Size of an agent's embedding in the critic's attention; a multiple of its 4 heads."""
 
 
-class PQNSettings(LearnerSettings, total=False):
-    """Settings of pqn, pqn_qmix, pqn_vdn."""
+class POCASettings(POCAKeys, total=False):
+    """Settings of poca."""
 
-    name: Literal["pqn", "pqn_qmix", "pqn_vdn"]
+    name: Literal["poca"]
     """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the hidden layers of the network that acts."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
-    rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
-    """
-    obs_agent_id: bool | None
-    """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
-    common_reward: bool
-    """Each agent receives the mean of its team's rewards."""
-    reward_scale: Literal["none", "rms", "standardize"]
-    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
-    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
-    """
-    mixer: Literal["none", "vdn", "qmix", "qplex", "qfix_sum", "qfix_mono", "qfix_lin"] | str | Code
-    """Mixer of the agents' Q-values: none (independent learners), vdn, qmix, qplex, qfix_sum, qfix_mono or
-    qfix_lin, or your own class of a torch module package.module:Class, called as Class(agents, state_size,
-    embed_dim=).
-    """
-    mixer_input: Literal["auto", "state", "joint"]
-    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
-    state if there is one.
-    """
-    mixing_embed_dim: int
-    """Width of the mixing layer."""
-    hypernet_embed_dim: int
-    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
-    hypernet_layers: Literal[1, 2]
-    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
-    qfix_additive: bool
-    """QFIX adds to the mixer that it fixes, from which alone the agents learn (Q+FIX); false: the weighted
-    advantage replaces this mixer's Q.
-    """
-    obs_last_action: bool
-    """Append the agent's last action to the input of its network; requires a recurrent layer."""
-    epsilon_start: float
-    """Initial probability of a random action."""
-    epsilon_end: float
-    """Final probability of a random action."""
-    epsilon_decay_steps: Count | None
-    """Environment steps over which epsilon decays; null: a fifth of the run."""
-    epsilon_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of epsilon."""
-    output_gain: float
-    """Gain of the orthogonal initialization of the output layer. A small one lets Q-values start near 0, and not
-    far from all returns.
-    """
-    huber_delta: float | None
-    """Error beyond which the loss is linear; null: squared error."""
-    epochs: int
-    """Passes over each rollout."""
-    num_minibatches: int | None
-    """Minibatches per pass, each of which is a gradient step. null: 16, or one per sequence if a rollout has fewer."""
     td_lambda: float
     """Lambda of the returns."""
+
+
+class PQNKeys(MinibatchKeys, TeamQKeys, total=False):
+    """Settings of PQN, PQN-VDN and PQN-QMIX."""
+
+    num_minibatches: int | None
+    """Minibatches per pass, each of which is a gradient step. null: 16, or one per sequence if a rollout has fewer."""
     center_values: bool
     """Learn values relative to the return of an average step if it is negative, so that states that are no longer
     visited look average; false: relative to 0, beside which they look good.
     """
+
+
+class PQNSettings(PQNKeys, total=False):
+    """Settings of pqn, pqn_qmix, pqn_vdn."""
+
+    name: Literal["pqn", "pqn_qmix", "pqn_vdn"]
+    """Algorithm."""
+    td_lambda: float
+    """Lambda of the returns."""
 
 
 class RandomSettings(TypedDict, total=False):
@@ -1722,234 +968,52 @@ class ScriptedSettings(TypedDict, total=False):
     """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
 
 
-class SEACSettings(LearnerSettings, total=False):
-    """Settings of seac."""
+class SEACKeys(PPOKeys, NetworkKeys, CriticNetworkKeys, ClipKeys, total=False):
+    """Settings of SEAC."""
 
-    name: Literal["seac"]
-    """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the actor's hidden layers."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
     rnn: Literal["none", "gru", "lstm"]
     """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["none"]
-    """Agents share experience, not parameters: networks that are one and the same learn nothing from each other."""
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
-    critic_hidden_sizes: Sequence[int] | None
-    """Units of the critic's hidden layers; null: `hidden_sizes`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
-    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
-    """
-    critic_network: str | Code | None
-    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
-    all agents by any of the networks that see entities or the team.
-    """
-    epochs: int
-    """Passes over each rollout."""
-    num_minibatches: int | None
-    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
-    null: 4, or one per sequence if a rollout has fewer.
-    """
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
-    entropy_coef: float
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
-    normalize_advantage: bool
-    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
-    clip_eps: float
-    """Clip range of the policy ratio."""
-    value_coef: float
-    """Weight of the value loss."""
-    value_clip_eps: float | None
-    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None
-    """Error above which the value loss is linear (Huber loss); null: squared error."""
-    normalize_value: bool
-    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: float
-    """Decay of the moving return statistics."""
-    state_dependent_std: bool
-    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: float
-    """Initial standard deviation of continuous actions, whose range has length 2."""
-    critic: Literal["own"]
-    """Input of the critics: the agent's own observation."""
-    gae_lambda: float
-    """Lambda of generalized advantage estimation."""
-    entropy_decay: float | None
-    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
-    schedule.
-    """
-    target_kl: float | None
-    """Estimated KL divergence from the old policy at which an update stops; null: never."""
-    common_reward: bool
-    """Give every agent the mean reward of the team."""
     sharing_coef: float
     """Weight lambda of the loss on each other agent's experience relative to the agent's own; 0: IA2C."""
 
 
-class VDACSettings(LearnerSettings, total=False):
+class SEACSettings(SEACKeys, total=False):
+    """Settings of seac."""
+
+    name: Literal["seac"]
+    """Algorithm."""
+    share_params: Literal["none"]
+    """Agents share experience, not parameters: networks that are one and the same learn nothing from each other."""
+    critic: Literal["own"]
+    """Input of the critics: the agent's own observation."""
+
+
+class VDACKeys(PPOKeys, MixerKeys, CriticNetworkKeys, ClipKeys, total=False):
+    """Settings of VDAC."""
+
+    obs_agent_id: bool | None
+    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
+
+
+class VDACSettings(VDACKeys, total=False):
     """Settings of vdac."""
 
     name: Literal["vdac"]
     """Algorithm."""
-    lr: float
-    """Learning rate of the optimizer."""
-    lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
-    lr_end: float
-    """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
-    hidden_sizes: Sequence[int]
-    """Units of the actor's hidden layers."""
-    network: str | Code | None
-    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
-    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
-    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
-    package.module:name, called as name(input_size, role=, part=).
-    """
-    network_edges: Literal["full", "radius", "given"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
-    rnn: Literal["none", "gru", "lstm"]
-    """Recurrent layer."""
-    sequence_length: int | None
-    """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
-    """
-    obs_agent_id: bool | None
-    """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
     mixer: Literal["vdn", "qmix"] | str | Code
     """Mixer of the agents' values: vdn (VDAC-sum), qmix (VDAC-mix), or your own class of a torch module
     package.module:Class, called as Class(agents, state_size, embed_dim=).
     """
-    mixer_input: Literal["auto", "state", "joint"]
-    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
-    state if there is one.
-    """
-    mixing_embed_dim: int
-    """Width of the mixing layer."""
-    hypernet_embed_dim: int
-    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
-    hypernet_layers: Literal[1, 2]
-    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
-    critic_hidden_sizes: Sequence[int] | None
-    """Units of the critic's hidden layers; null: `hidden_sizes`."""
-    critic_agent_id: bool | None
-    """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
-    MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
-    """
-    critic_network: str | Code | None
-    """Layers of the critic, as `network`; `mlp`: hidden layers; null: `network`. A critic of the whole team reads
-    all agents by any of the networks that see entities or the team.
-    """
-    epochs: int
-    """Passes over each rollout."""
-    num_minibatches: int | None
-    """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
-    null: 4, or one per sequence if a rollout has fewer.
-    """
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
-    entropy_coef: float
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
-    normalize_advantage: bool
-    """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
-    clip_eps: float
-    """Clip range of the policy ratio."""
-    value_coef: float
-    """Weight of the value loss."""
-    value_clip_eps: float | None
-    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None
-    """Error above which the value loss is linear (Huber loss); null: squared error."""
-    normalize_value: bool
-    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: float
-    """Decay of the moving return statistics."""
-    state_dependent_std: bool
-    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: float
-    """Initial standard deviation of continuous actions, whose range has length 2."""
     critic: Literal["own"]
     """Input of the agents' critics: their own observations. The mixer reads the rest, see `mixer_input`."""
-    gae_lambda: float
-    """Lambda of generalized advantage estimation."""
-    entropy_decay: float | None
-    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
-    schedule.
-    """
-    target_kl: float | None
-    """Estimated KL divergence from the old policy at which an update stops; null: never."""
-    common_reward: bool
-    """Give every agent the mean reward of the team."""
 
 
 class ParticleSettings(TypedDict, total=False):
     """Settings of the environments particle/*."""
 
-    name: Literal[
-        "particle/collect_treasure",
-        "particle/simple",
-        "particle/simple_adversary",
-        "particle/simple_ball",
-        "particle/simple_crypto",
-        "particle/simple_formation",
-        "particle/simple_line",
-        "particle/simple_push",
-        "particle/simple_reference",
-        "particle/simple_speaker_listener",
-        "particle/simple_spread",
-        "particle/simple_tag",
-        "particle/simple_world_comm",
-    ]
+    name: ParticleName
     """Environment."""
     actions: Literal["discrete", "continuous"]
     """Type of the action spaces."""
@@ -2006,19 +1070,7 @@ class ParticleSettings(TypedDict, total=False):
 class MatrixSettings(TypedDict, total=False):
     """Settings of the environments matrix/*."""
 
-    name: Literal[
-        "matrix/battle_of_sexes",
-        "matrix/climbing",
-        "matrix/coordination",
-        "matrix/hawk_dove",
-        "matrix/matching_pennies",
-        "matrix/monotonic",
-        "matrix/penalty",
-        "matrix/prisoners_dilemma",
-        "matrix/rock_paper_scissors",
-        "matrix/stag_hunt",
-        "matrix/two_step",
-    ]
+    name: MatrixName
     """Environment."""
     episode_limit: int
     """Rounds per episode."""
@@ -2059,26 +1111,7 @@ class MatrixSettings(TypedDict, total=False):
 class ProbeSettings(TypedDict, total=False):
     """Settings of the environments probe/*."""
 
-    name: Literal[
-        "probe/constant",
-        "probe/observation",
-        "probe/delayed",
-        "probe/action",
-        "probe/both",
-        "probe/endless",
-        "probe/masked",
-        "probe/memory",
-        "probe/roles",
-        "probe/additive",
-        "probe/irrelevant",
-        "probe/sacrifice",
-        "probe/sum",
-        "probe/continuous",
-        "probe/flat",
-        "probe/multi_discrete",
-        "probe/hybrid",
-        "probe/image",
-    ]
+    name: ProbeName
     """Environment."""
     reward: float
     """Reward of the only step."""
@@ -2117,7 +1150,7 @@ class ProbeSettings(TypedDict, total=False):
 class CoopSettings(TypedDict, total=False):
     """Settings of the environments coop/*."""
 
-    name: Literal["coop/baton", "coop/escape", "coop/pushblock"]
+    name: CoopName
     """Environment."""
     episode_limit: int | None
     """Maximum number of steps before truncation; None: no limit."""
@@ -2150,16 +1183,7 @@ class CoopSettings(TypedDict, total=False):
 class ForagingSettings(TypedDict, total=False):
     """Settings of the environments foraging/*."""
 
-    name: Literal[
-        "foraging/8x8-2p-2f",
-        "foraging/8x8-2p-2f-coop",
-        "foraging/2s-8x8-2p-2f-coop",
-        "foraging/10x10-3p-3f",
-        "foraging/2s-10x10-3p-3f",
-        "foraging/15x15-3p-5f",
-        "foraging/15x15-4p-3f",
-        "foraging/15x15-4p-5f",
-    ]
+    name: ForagingName
     """Environment."""
     size: int
     """Side length of the field in squares."""
@@ -2200,34 +1224,7 @@ class ForagingSettings(TypedDict, total=False):
 class SkirmishSettings(TypedDict, total=False):
     """Settings of the environments skirmish/*."""
 
-    name: Literal[
-        "skirmish/2m_vs_1z",
-        "skirmish/3m",
-        "skirmish/8m",
-        "skirmish/25m",
-        "skirmish/5m_vs_6m",
-        "skirmish/8m_vs_9m",
-        "skirmish/10m_vs_11m",
-        "skirmish/27m_vs_30m",
-        "skirmish/MMM",
-        "skirmish/MMM2",
-        "skirmish/2s3z",
-        "skirmish/3s5z",
-        "skirmish/3s5z_vs_3s6z",
-        "skirmish/3s_vs_3z",
-        "skirmish/3s_vs_4z",
-        "skirmish/3s_vs_5z",
-        "skirmish/2s_vs_1sc",
-        "skirmish/6h_vs_8z",
-        "skirmish/corridor",
-        "skirmish/2c_vs_64zg",
-        "skirmish/3m_duel",
-        "skirmish/8m_duel",
-        "skirmish/25m_duel",
-        "skirmish/MMM_duel",
-        "skirmish/2s3z_duel",
-        "skirmish/3s5z_duel",
-    ]
+    name: SkirmishName
     """Environment."""
     reward: Literal["shaped", "sparse"]
     """Team reward. shaped: damage dealt, plus 10 per killed enemy and 200 for winning, scaled so that a won battle
@@ -2246,7 +1243,7 @@ class SkirmishSettings(TypedDict, total=False):
 class BoardSettings(TypedDict, total=False):
     """Settings of the environments board/*."""
 
-    name: Literal["board/connect_four", "board/tictactoe"]
+    name: BoardName
     """Environment."""
     rows: int
     """Number of rows of the board."""
@@ -2263,7 +1260,7 @@ class BoardSettings(TypedDict, total=False):
 class SparseSettings(TypedDict, total=False):
     """Settings of the environments sparse/*."""
 
-    name: Literal["sparse/rooms", "sparse/plates"]
+    name: SparseName
     """Environment."""
     rooms: int
     """Number of rooms from the start to the goal."""
@@ -2278,13 +1275,7 @@ class SparseSettings(TypedDict, total=False):
 class OvercookedSettings(TypedDict, total=False):
     """Settings of the environments overcooked/*."""
 
-    name: Literal[
-        "overcooked/cramped_room",
-        "overcooked/asymmetric_advantages",
-        "overcooked/coordination_ring",
-        "overcooked/forced_coordination",
-        "overcooked/counter_circuit_o_1order",
-    ]
+    name: OvercookedName
     """Environment."""
     layout: str | None
     """Drawing of another kitchen: `X` counter, `O` onions, `D` dishes, `P` pot, `S` serving window, `.` floor, `1`
@@ -2325,23 +1316,7 @@ class OvercookedSettings(TypedDict, total=False):
 class WarehouseSettings(TypedDict, total=False):
     """Settings of the environments warehouse/*."""
 
-    name: Literal[
-        "warehouse/tiny-2ag",
-        "warehouse/tiny-2ag-easy",
-        "warehouse/tiny-2ag-hard",
-        "warehouse/tiny-4ag",
-        "warehouse/tiny-4ag-easy",
-        "warehouse/tiny-4ag-hard",
-        "warehouse/small-4ag",
-        "warehouse/small-4ag-easy",
-        "warehouse/small-4ag-hard",
-        "warehouse/medium-6ag",
-        "warehouse/medium-6ag-easy",
-        "warehouse/medium-6ag-hard",
-        "warehouse/large-8ag",
-        "warehouse/large-8ag-easy",
-        "warehouse/large-8ag-hard",
-    ]
+    name: WarehouseName
     """Environment."""
     agents: int
     """Number of agents."""
@@ -2392,7 +1367,7 @@ class WarehouseSettings(TypedDict, total=False):
 class TrafficSettings(TypedDict, total=False):
     """Settings of the environments traffic/*."""
 
-    name: Literal["traffic/junction-easy", "traffic/junction-medium", "traffic/junction-hard"]
+    name: TrafficName
     """Environment."""
     cars: int
     """Maximum number of cars at a time: the number of agents."""
@@ -2414,34 +1389,28 @@ class TrafficSettings(TypedDict, total=False):
     """Treat the step limit as termination instead of truncation."""
 
 
-class ExtrinsicSettings(TypedDict, total=False):
+class StreamSettings(TypedDict, total=False):
+    """Weight and discount of a reward stream."""
+
+    weight: float
+    """Initial weight in the sum of rewards; 0 computes and logs the reward without training on it."""
+    weight_schedule: Literal["constant", "linear"]
+    """Schedule of the weight, from `weight` to `weight_end` times `weight` over the run."""
+    weight_end: float
+    """Final weight as a fraction of the initial one."""
+    gamma: float | None
+    """Discount factor per step. A different one requires an algorithm with a value estimate per reward. Default:
+    the algorithm's.
+    """
+
+
+class ExtrinsicSettings(StreamSettings, total=False):
     """Settings of the environment's reward."""
 
-    weight: float
-    """Initial weight in the sum of rewards; 0 computes and logs the reward without training on it."""
-    weight_schedule: Literal["constant", "linear"]
-    """Schedule of the weight, from `weight` to `weight_end` times `weight` over the run."""
-    weight_end: float
-    """Final weight as a fraction of the initial one."""
-    gamma: float | None
-    """Discount factor per step. A different one requires an algorithm with a value estimate per reward. Default:
-    the algorithm's.
-    """
 
+class SignalSettings(StreamSettings, total=False):
+    """Settings shared by all reward signals."""
 
-class IcmSettings(TypedDict, total=False):
-    """Settings of the intrinsic curiosity module, see `coterie.rewards.icm`."""
-
-    weight: float
-    """Initial weight in the sum of rewards; 0 computes and logs the reward without training on it."""
-    weight_schedule: Literal["constant", "linear"]
-    """Schedule of the weight, from `weight` to `weight_end` times `weight` over the run."""
-    weight_end: float
-    """Final weight as a fraction of the initial one."""
-    gamma: float | None
-    """Discount factor per step. A different one requires an algorithm with a value estimate per reward. Default:
-    the algorithm's.
-    """
     episodic: bool
     """End returns at the end of an episode or when an agent dies. If false, returns continue into the next episode,
     so that agents have no reason to avoid its end. Algorithms without a value estimate per reward always end
@@ -2449,6 +1418,11 @@ class IcmSettings(TypedDict, total=False):
     """
     normalize: bool
     """Divide the reward by the running standard deviation of its discounted returns."""
+
+
+class TrainedSettings(SignalSettings, total=False):
+    """Settings of reward signals that train networks."""
+
     lr: float
     """Adam's learning rate."""
     epochs: int
@@ -2465,90 +1439,31 @@ class IcmSettings(TypedDict, total=False):
     """Agents that share parameters: those of a role (role), all agents of the team (all), or none."""
     normalize_obs: bool
     """Normalize vector observations by their running mean and standard deviation, and clip them to [-5, 5]."""
+
+
+class LearnedSettings(TrainedSettings, total=False):
+    """Settings of reward signals whose networks compute features of observations."""
+
     features: int
     """Number of features per observation."""
+
+
+class IcmSettings(LearnedSettings, total=False):
+    """Settings of the intrinsic curiosity module, see `coterie.rewards.icm`."""
+
     eta: float
     """Factor of the forward model's error in the reward."""
     beta: float
     """Weight of the forward model's loss; that of the inverse model is 1 - beta."""
 
 
-class RndSettings(TypedDict, total=False):
+class RndSettings(LearnedSettings, total=False):
     """Settings of random network distillation, see `coterie.rewards.rnd`."""
 
-    weight: float
-    """Initial weight in the sum of rewards; 0 computes and logs the reward without training on it."""
-    weight_schedule: Literal["constant", "linear"]
-    """Schedule of the weight, from `weight` to `weight_end` times `weight` over the run."""
-    weight_end: float
-    """Final weight as a fraction of the initial one."""
-    gamma: float | None
-    """Discount factor per step. A different one requires an algorithm with a value estimate per reward. Default:
-    the algorithm's.
-    """
-    episodic: bool
-    """End returns at the end of an episode or when an agent dies. If false, returns continue into the next episode,
-    so that agents have no reason to avoid its end. Algorithms without a value estimate per reward always end
-    returns.
-    """
-    normalize: bool
-    """Divide the reward by the running standard deviation of its discounted returns."""
-    lr: float
-    """Adam's learning rate."""
-    epochs: int
-    """Passes over a rollout per update."""
-    num_minibatches: int
-    """Minibatches per epoch, each one gradient step."""
-    max_grad_norm: float | None
-    """Maximum gradient norm; null: no clipping."""
-    hidden_sizes: Sequence[int]
-    """Units of the hidden layers of each network."""
-    activation: Literal["tanh", "relu", "elu", "gelu", "silu"]
-    """Activation after each hidden layer."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team (all), or none."""
-    normalize_obs: bool
-    """Normalize vector observations by their running mean and standard deviation, and clip them to [-5, 5]."""
-    features: int
-    """Number of features per observation."""
 
-
-class GailSettings(TypedDict, total=False):
+class GailSettings(TrainedSettings, total=False):
     """Settings of generative adversarial imitation learning, see `coterie.rewards.gail`."""
 
-    weight: float
-    """Initial weight in the sum of rewards; 0 computes and logs the reward without training on it."""
-    weight_schedule: Literal["constant", "linear"]
-    """Schedule of the weight, from `weight` to `weight_end` times `weight` over the run."""
-    weight_end: float
-    """Final weight as a fraction of the initial one."""
-    gamma: float | None
-    """Discount factor per step. A different one requires an algorithm with a value estimate per reward. Default:
-    the algorithm's.
-    """
-    episodic: bool
-    """End returns at the end of an episode or when an agent dies. If false, returns continue into the next episode,
-    so that agents have no reason to avoid its end. Algorithms without a value estimate per reward always end
-    returns.
-    """
-    normalize: bool
-    """Divide the reward by the running standard deviation of its discounted returns."""
-    lr: float
-    """Adam's learning rate."""
-    epochs: int
-    """Passes over a rollout per update."""
-    num_minibatches: int
-    """Minibatches per epoch, each one gradient step."""
-    max_grad_norm: float | None
-    """Maximum gradient norm; null: no clipping."""
-    hidden_sizes: Sequence[int]
-    """Units of the hidden layers of each network."""
-    activation: Literal["tanh", "relu", "elu", "gelu", "silu"]
-    """Activation after each hidden layer."""
-    share_params: Literal["role", "all", "none"]
-    """Agents that share parameters: those of a role (role), all agents of the team (all), or none."""
-    normalize_obs: bool
-    """Normalize vector observations by their running mean and standard deviation, and clip them to [-5, 5]."""
     demos: str | os.PathLike[str] | None
     """File of demonstrations (coterie record)."""
     reward: Literal["positive", "negative", "bounded"]
@@ -2835,161 +1750,6 @@ class OtherEnvSettings(TypedDict, extra_items=Any):
     """Name, or the function or class that makes the environment."""
 
 
-AlgoName = Literal[
-    "coma",
-    "coma/original",
-    "ddpg",
-    "ddqn",
-    "ff_sable",
-    "frozen",
-    "haa2c",
-    "happo",
-    "hasac",
-    "hatrpo",
-    "ia2c",
-    "ippo",
-    "ippo/yardstick",
-    "iql",
-    "maa2c",
-    "maddpg",
-    "maddpg/original",
-    "magpo",
-    "mappo",
-    "mappo/original",
-    "mappo/original_tag",
-    "masac",
-    "mat",
-    "mat_dec",
-    "matd3",
-    "pac",
-    "poca",
-    "ppo",
-    "pqn",
-    "pqn_qmix",
-    "pqn_vdn",
-    "qfix",
-    "qmix",
-    "qplex",
-    "random",
-    "sable",
-    "sac",
-    "scripted",
-    "seac",
-    "td3",
-    "vdac",
-    "vdn",
-    "wqmix",
-]
-
-EnvName = Literal[
-    "particle/collect_treasure",
-    "particle/simple",
-    "particle/simple_adversary",
-    "particle/simple_ball",
-    "particle/simple_crypto",
-    "particle/simple_formation",
-    "particle/simple_line",
-    "particle/simple_push",
-    "particle/simple_reference",
-    "particle/simple_speaker_listener",
-    "particle/simple_spread",
-    "particle/simple_tag",
-    "particle/simple_world_comm",
-    "matrix/battle_of_sexes",
-    "matrix/climbing",
-    "matrix/coordination",
-    "matrix/hawk_dove",
-    "matrix/matching_pennies",
-    "matrix/monotonic",
-    "matrix/penalty",
-    "matrix/prisoners_dilemma",
-    "matrix/rock_paper_scissors",
-    "matrix/stag_hunt",
-    "matrix/two_step",
-    "probe/constant",
-    "probe/observation",
-    "probe/delayed",
-    "probe/action",
-    "probe/both",
-    "probe/endless",
-    "probe/masked",
-    "probe/memory",
-    "probe/roles",
-    "probe/additive",
-    "probe/irrelevant",
-    "probe/sacrifice",
-    "probe/sum",
-    "probe/continuous",
-    "probe/flat",
-    "probe/multi_discrete",
-    "probe/hybrid",
-    "probe/image",
-    "coop/baton",
-    "coop/escape",
-    "coop/pushblock",
-    "foraging/8x8-2p-2f",
-    "foraging/8x8-2p-2f-coop",
-    "foraging/2s-8x8-2p-2f-coop",
-    "foraging/10x10-3p-3f",
-    "foraging/2s-10x10-3p-3f",
-    "foraging/15x15-3p-5f",
-    "foraging/15x15-4p-3f",
-    "foraging/15x15-4p-5f",
-    "skirmish/2m_vs_1z",
-    "skirmish/3m",
-    "skirmish/8m",
-    "skirmish/25m",
-    "skirmish/5m_vs_6m",
-    "skirmish/8m_vs_9m",
-    "skirmish/10m_vs_11m",
-    "skirmish/27m_vs_30m",
-    "skirmish/MMM",
-    "skirmish/MMM2",
-    "skirmish/2s3z",
-    "skirmish/3s5z",
-    "skirmish/3s5z_vs_3s6z",
-    "skirmish/3s_vs_3z",
-    "skirmish/3s_vs_4z",
-    "skirmish/3s_vs_5z",
-    "skirmish/2s_vs_1sc",
-    "skirmish/6h_vs_8z",
-    "skirmish/corridor",
-    "skirmish/2c_vs_64zg",
-    "skirmish/3m_duel",
-    "skirmish/8m_duel",
-    "skirmish/25m_duel",
-    "skirmish/MMM_duel",
-    "skirmish/2s3z_duel",
-    "skirmish/3s5z_duel",
-    "board/connect_four",
-    "board/tictactoe",
-    "sparse/rooms",
-    "sparse/plates",
-    "overcooked/cramped_room",
-    "overcooked/asymmetric_advantages",
-    "overcooked/coordination_ring",
-    "overcooked/forced_coordination",
-    "overcooked/counter_circuit_o_1order",
-    "warehouse/tiny-2ag",
-    "warehouse/tiny-2ag-easy",
-    "warehouse/tiny-2ag-hard",
-    "warehouse/tiny-4ag",
-    "warehouse/tiny-4ag-easy",
-    "warehouse/tiny-4ag-hard",
-    "warehouse/small-4ag",
-    "warehouse/small-4ag-easy",
-    "warehouse/small-4ag-hard",
-    "warehouse/medium-6ag",
-    "warehouse/medium-6ag-easy",
-    "warehouse/medium-6ag-hard",
-    "warehouse/large-8ag",
-    "warehouse/large-8ag-easy",
-    "warehouse/large-8ag-hard",
-    "traffic/junction-easy",
-    "traffic/junction-medium",
-    "traffic/junction-hard",
-]
-
 AlgoSettings = (
     COMASettings
     | DDPGSettings
@@ -3053,7 +1813,21 @@ class TeamSettings(TypedDict, total=False):
     """Environment roles that form the team. Default: the roles of the environment's group with the team's name."""
 
 
-class TrainSettings(TypedDict, total=False):
+class TrainSettings(
+    COMAKeys,
+    DDPGKeys,
+    QLearningKeys,
+    SableKeys,
+    HASACKeys,
+    HATRPOKeys,
+    MAGPOKeys,
+    PACKeys,
+    POCAKeys,
+    PQNKeys,
+    SEACKeys,
+    VDACKeys,
+    total=False,
+):
     """Settings of a run, and of its algorithm, besides `algo` and `env`, which are arguments of `coterie.train`."""
 
     teams: Mapping[str, TeamSettings]
@@ -3124,8 +1898,6 @@ class TrainSettings(TypedDict, total=False):
     """Progress display: rich (a live table), lines, or off; auto is rich in a terminal or notebook and lines
     otherwise.
     """
-    rollout_length: int
-    """Steps per environment between updates, including the reset step after each episode."""
     lr: float
     """Learning rate of the optimizer."""
     lr_schedule: Literal["constant", "linear", "exponential"]
@@ -3134,320 +1906,51 @@ class TrainSettings(TypedDict, total=False):
     """Final learning rates as a fraction of their initial values."""
     gamma: float
     """Discount factor per step."""
-    bootstrap_at_limit: bool | None
-    """Add the value of the final observation to returns that a step limit ends; false: returns end there, too.
-    null: false where values read the time left, see `value_time_left`, and the environment has a known limit.
+    network: str | Code | None
+    """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
+    `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
+    `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
+    package.module:name, called as name(input_size, role=, part=).
     """
-    value_time_left: bool | None
-    """Critics, and mixers of Q-values, also read the fraction of the step limit that is left; null: where returns
-    end at the limit. Otherwise states that look late in an episode seem better or worse than they are.
-    """
-    max_grad_norm: float | None
-    """Maximum gradient norm, applied to each network separately; null: no clipping."""
-    max_grad_value: float | None
-    """Maximum absolute value of each entry of a gradient, applied before `max_grad_norm`; null: no limit."""
-    optimizer: Literal["adam", "radam"]
-    """Optimizer: Adam, or RAdam (radam), which rectifies the size of its first steps."""
-    adam_eps: float
-    """Epsilon of the optimizer."""
-    weight_decay: float
-    """Weight decay of the optimizer."""
-    hidden_sizes: Sequence[int]
-    """Units of the actor's hidden layers."""
-    network: str | Code
-    """Network of the actor."""
-    network_heads: int
-    """Attention heads; they divide the units of the last hidden layer."""
-    network_rounds: int | None
-    """Layers of attention, or rounds of messages per timestep; null: 1, or 2 of tarmac."""
-    network_edges: Literal["full", "radius", "given"] | Literal["full"]
-    """Agents that hear each other, in networks that exchange messages and in those of your own that see the team:
-    all (full), those within `network_radius` (radius), or those that the environment declares in its
-    observations (given).
-    """
-    network_radius: float | None
-    """Distance up to which agents hear each other, in the unit of the positions that agents observe."""
-    activation: Literal["tanh", "relu", "elu", "gelu", "silu"]
-    """Activation after each hidden layer."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
     """
-    rnn: Literal["none", "gru", "lstm"] | Literal["none"]
+    rnn: Literal["none", "gru", "lstm"]
     """Recurrent layer."""
-    rnn_size: int
-    """Units of the recurrent layer."""
     sequence_length: int | None
     """Timesteps per training sequence of a recurrent network; null: the rollout length."""
-    share_params: Literal["role", "all", "none"] | Literal["none"]
-    """Agents that share parameters: those of a role (role), all agents of the team, distinguished by their id
-    (all), or none.
-    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
-    normalize_obs: bool
-    """Normalize observations by their running mean and standard deviation."""
-    critic_hidden_sizes: Sequence[int] | None
-    """Units of the critic's hidden layers; null: `hidden_sizes`."""
     critic_agent_id: bool | None
     """Append the agent's one-hot id to the input of a critic that is evaluated for each agent: of COMA, SAC and
     MASAC, and of other learners with critic=own; null: as the actor's, see `obs_agent_id`.
     """
-    critic_network: str | Code
-    """Network of the critic."""
     epochs: int
     """Passes over each rollout."""
     num_minibatches: int | None
     """Minibatches per pass. Each is one gradient step, or one of the actor if the critic has steps of its own.
     null: 4, or one per sequence if a rollout has fewer.
     """
-    critic_lr: float | None
-    """Learning rate of the critic; null: `lr`."""
-    entropy_coef: float
-    """Initial weight of the entropy bonus."""
-    entropy_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the entropy bonus, from its initial weight to `entropy_end` times that weight over the run."""
-    entropy_end: float
-    """Final weight of the entropy bonus as a fraction of the initial weight."""
     normalize_advantage: bool
     """Normalize advantages over all valid entries that they are computed for, a rollout or a batch of sequences."""
     clip_eps: float
     """Clip range of the policy ratio."""
     value_coef: float
     """Weight of the value loss."""
-    value_clip_eps: float | None
-    """Clip range of the value around its old value, on the normalized scale; null: no clipping."""
-    huber_delta: float | None
-    """Error above which the value loss is linear (Huber loss); null: squared error."""
-    normalize_value: bool
-    """Learn values that are normalized by the moving mean and standard deviation of the returns."""
-    value_norm_decay: float
-    """Decay of the moving return statistics."""
-    state_dependent_std: bool
-    """The standard deviation of continuous actions is an output of the actor; false: a learned parameter."""
-    init_std: float
-    """Initial standard deviation of continuous actions, whose range has length 2."""
-    critic: (
-        Literal["own", "joint", "state", "joint_state", "global"]
-        | Literal["joint", "state", "joint_state", "global"]
-        | Literal["own"]
-        | Literal["joint", "state", "joint_state"]
-        | Literal["joint"]
-    )
+    critic: Literal["own", "joint", "state", "joint_state", "global"]
     """Input of the critic: the agent's own observation, the joint observation of the team, the environment's state,
     joint observation and state, or the observations of all teams (global).
     """
     gae_lambda: float
     """Lambda of generalized advantage estimation."""
-    entropy_decay: float | None
-    """Factor of the entropy bonus per update, down to `entropy_end` times its initial weight; replaces the
-    schedule.
-    """
-    target_kl: float | None
-    """Estimated KL divergence from the old policy at which an update stops; null: never."""
     common_reward: bool
     """Give every agent the mean reward of the team."""
-    max_kl: float
-    """Largest mean KL divergence in nats of an agent's policy from the one before its step."""
-    cg_iterations: int
-    """Iterations of conjugate gradients, each a product with the Fisher information."""
-    cg_damping: float
-    """Added to the diagonal of the Fisher information."""
-    line_search_steps: int
-    """Step sizes that the line search tries before it keeps the old policy."""
-    line_search_decay: float
-    """Each step size that is tried as a fraction of the one before."""
-    accept_ratio: float
-    """Smallest rise of the surrogate that is accepted, as a fraction of what its gradient predicts."""
-    mixer: str | Code
-    """Mixer of Q-values."""
-    mixer_input: Literal["auto", "state", "joint"]
-    """Input of the mixer's hypernetworks: the environment's state, or the joint observation of the team. auto: the
-    state if there is one.
-    """
-    mixing_embed_dim: int
-    """Width of the mixing layer."""
-    hypernet_embed_dim: int
-    """Hidden units of the mixer's hypernetworks, if they have a hidden layer, see `hypernet_layers`."""
-    hypernet_layers: Literal[1, 2]
-    """Layers of QMIX's hypernetworks: a hidden and a linear one (2), or a single linear one (1)."""
-    sharing_coef: float
-    """Weight lambda of the loss on each other agent's experience relative to the agent's own; 0: IA2C."""
-    return_steps: int | None
-    """Rewards per target before it bootstraps; null: lambda-returns, see `gae_lambda`."""
-    tau: float
-    """Fraction of the soft update of the target critic."""
     target_update_interval: int | None
     """Gradient steps between hard updates of the target critic; null: a soft update after each step."""
-    entropy_fraction: float
-    """Fraction of the run at which the entropy bonus reaches its final weight."""
-    extrinsic_weight: float
-    """Weight of the environment's reward among the reward signals, multiplied by `rewards.extrinsic.weight`."""
-    td_lambda: float | None
-    """Lambda of the returns."""
-    signal_returns: Literal["member", "group"]
-    """Returns of reward signals besides the environment's: of each member's own rewards, as in ML-Agents (member),
-    or of their sum over the group (group).
-    """
-    member_end: Literal["group", "member"]
-    """Trace of the return of a member that ends before its group: it continues through the group's later steps
-    (group), or ends with the member and bootstraps from the group's next value, as in ML-Agents (member).
-    """
-    clip_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the clip range, from `clip_eps` to `clip_end` times `clip_eps` over the run."""
-    clip_end: float
-    """Final clip range as a fraction of the initial one."""
-    baseline_coef: float
-    """Weight of the baseline loss relative to the value loss."""
     embedding_size: int
     """Size of an agent's embedding in the critic's attention; a multiple of its 4 heads."""
-    num_blocks: int
-    """Layers of the encoder, and of the decoder."""
     num_heads: int
     """Attention heads; they divide `embedding_size`."""
-    agent_order: Literal["fixed", "random"]
-    """Order in which agents decide: that of the team (fixed), or a new one for each rollout (random). Agents of a
-    role are ordered among themselves.
-    """
-    memory: bool
-    """Keep what the team observed and did over the timesteps of an episode; false: retention over agents only."""
-    decay_scale: float
-    """Factor of the decays of the memory per timestep, which are between 1 - 1/32 and 1 - 1/512."""
-    delta: float
-    """Factor by which the guider's probability of an action may differ from the learner's before it is pulled back."""
-    learner_coef: float
-    """Weight of PPO's loss in the learner's loss, next to its divergence from the guider; 0: it only imitates."""
-    guider: Literal["mat", "sable"] | None
-    """Network of the guider: a transformer over agents (mat), or retention over agents, and over the timesteps of
-    an episode if the learner is recurrent (sable). null: mat, or sable if the learner is recurrent, since mat
-    remembers nothing.
-    """
-    critic_last_action: bool
-    """The critic reads the previous actions of all agents of the team."""
-    obs_last_action: bool
-    """The actor reads the previous action of its agent."""
-    batch_size: int | None
-    """Sequences per minibatch, drawn without replacement for each; null: each pass partitions the rollout's."""
-    critic_time_chunks: int
-    """Chunks of time per minibatch, from the last to the first, each one gradient step of the critic. Advantages
-    use the values before the step, see `updated_advantages`. Surplus timesteps go to the latest chunks; at most
-    one chunk per timestep.
-    """
-    critic_loss_mask: Literal["team", "agent"]
-    """Timesteps of an agent that the critic's loss includes: those in which anybody of the team acts (team, as
-    PyMARL), or those in which the agent itself acts (agent, as XuanCe's feed-forward learner). They differ where
-    agents die: returns of an agent continue with its team (team), or end at its own death (agent).
-    """
-    updated_advantages: bool
-    """Compute advantages with the critic after its steps on the minibatch, as XuanCe with MindSpore; false: with
-    its values before, as XuanCe with PyTorch.
-    """
-    critic_lr_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the critic's learning rate, down to `critic_lr_end` times its value over the run."""
-    critic_lr_end: float
-    """Final learning rate of the critic as a fraction of the initial one."""
-    epsilon_start: float
-    """Initial fraction of uniform exploration that is mixed into the policy."""
-    epsilon_end: float
-    """Final fraction of uniform exploration."""
-    epsilon_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the fraction from `epsilon_start` to `epsilon_end`."""
-    epsilon_decay_steps: Count | None
-    """Environment steps from `epsilon_start` to `epsilon_end`; null: the whole run."""
-    reward_scale: Literal["none", "rms", "standardize"]
-    """Divide rewards by their running root mean square (rms), or subtract their running mean and divide by their
-    standard deviation (standardize), which changes the optimal policy where episodes differ in length.
-    """
-    qfix_additive: bool
-    """QFIX adds to the mixer that it fixes, from which alone the agents learn (Q+FIX); false: the weighted
-    advantage replaces this mixer's Q.
-    """
-    output_gain: float
-    """Gain of the orthogonal initialization of the output layer. A small one lets Q-values start near 0, and not
-    far from all returns.
-    """
-    gradient_steps: int | None
-    """Gradient steps after each rollout; null: by `steps`, one per 64 environment steps of the rollout, or up to
-    one per 4 in runs so short that they would take fewer than 5,000; at least one.
-    """
-    buffer_size: Count
-    """Capacity of the replay buffer in environment steps."""
-    buffer_storage: Literal["device", "cpu", "disk"]
-    """Location of the replay buffer: the networks' device, the host's memory (cpu), or memory-mapped files (disk)."""
-    learning_starts: Count
-    """Environment steps before the first update."""
-    priority_alpha: float
-    """Exponent of the priorities by which sequences are sampled; 0 samples uniformly."""
-    priority_beta: float
-    """Initial exponent of the importance weights; it increases linearly to 1 over the run."""
-    burn_in: int
-    """Timesteps before the training sequence that only warm up the hidden state of a recurrent network."""
-    sequence_start: Literal["auto", "episode", "rollout"]
-    """First timestep of training sequences of recurrent networks: that of an episode, with a zero hidden state, or
-    that of a rollout, with the hidden state of the policy that collected it. auto: episode if no episode is
-    longer than a sequence, else rollout.
-    """
-    weighting: Literal["none", "optimistic", "central"]
-    """Weighted QMIX: reduces the loss of joint actions that are not underestimated to `weighting_alpha`, by the
-    optimistic (OW) or the centrally weighted (CW) rule.
-    """
-    weighting_alpha: float
-    """Weight of those joint actions."""
-    double_q: bool
-    """Select the next action by the online network and evaluate it by the target network."""
-    n_step: int | None
-    """Rewards per target before it bootstraps; null: 3 without a recurrent layer where the step limit is 50 or
-    more, or unknown; else 1.
-    """
-    center_values: bool
-    """Learn values relative to the return of an average step if it is negative, so that states that are no longer
-    visited look average; false: relative to 0, beside which they look good.
-    """
-    share_critic: bool | None
-    """Use one network for a centralized critic, with an output per agent, or a single one if `common_reward` is
-    set. False: a network per agent; null: true unless `share_params` is none.
-    """
-    twin_critics: bool
-    """Use two critics; targets take the smaller of their values."""
-    policy_delay: int
-    """Gradient steps of the critic per gradient step of the actor and soft update of the target networks. Hard
-    updates are counted in gradient steps of the critic.
-    """
-    target_noise: float
-    """Standard deviation of the noise on continuous target actions."""
-    target_noise_clip: float
-    """Maximum absolute value of that noise."""
-    other_actions: Literal["replay", "current"]
-    """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current actors.
-    Actions of other teams are always those in the replay buffer.
-    """
-    next_action_policy: Literal["target", "online"]
-    """Networks that choose the next actions of targets: the target actors or the online actors."""
-    gumbel_temperature: float
-    """Temperature of the Gumbel-softmax for the gradient of discrete actions."""
-    logit_penalty: float
-    """Coefficient of the mean squared logit in the actor's loss."""
-    noise: Literal["gaussian", "ornstein_uhlenbeck"]
-    """Exploration noise on continuous actions: independent per timestep, or an Ornstein-Uhlenbeck process."""
-    noise_std: float
-    """Initial standard deviation of Gaussian noise, or of the increments of Ornstein-Uhlenbeck noise; actions range
-    from -1 to 1.
-    """
-    noise_schedule: Literal["constant", "linear", "exponential"]
-    """Schedule of the noise, from its initial standard deviation to `noise_end` times it over the run."""
-    noise_end: float
-    """Final noise as a fraction of the initial one."""
-    noise_theta: float
-    """Mean reversion of Ornstein-Uhlenbeck noise per step."""
-    random_steps: Count
-    """Environment steps at the start with uniformly random actions."""
-    temperature: float
-    """Initial coefficient of the entropy, in reward per nat."""
     learn_temperature: bool
     """Adjust the temperature so that the entropy of the policy reaches its target, separately for each role."""
-    temperature_lr: float | None
-    """Learning rate of the temperature; null: that of the actor."""
-    target_entropy: float
-    """Target entropy per continuous action in [-1, 1], in nats; that of the uniform distribution is 0.69."""
-    target_entropy_scale: float
-    """Target entropy of discrete actions, as a fraction of that of the uniform distribution over available choices."""
