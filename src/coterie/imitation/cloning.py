@@ -13,7 +13,7 @@ from coterie.config.imitation import ImitationConfig
 from coterie.core.errors import NonFiniteError, UserError
 from coterie.core.metrics import Metric, declare
 from coterie.functional.statistics import masked_mean
-from coterie.imitation.demo_batches import DemoBatches
+from coterie.imitation.demo_batches import DemoBatches, require_same_demos
 from coterie.imitation.demonstrations import Demos
 from coterie.policies.network_policy import CloningOptions, NetworkPolicy
 from coterie.runs.progress import PeriodicProgress
@@ -125,11 +125,7 @@ class BehaviorCloner:
         Raises:
             UserError: If the demonstrations are not those that the run was started with.
         """
-        if state["digest"] != self._digest:
-            raise UserError(
-                f"the demonstrations {self.config.demos} have changed since the run was started. Restore the original "
-                "file."
-            )
+        require_same_demos(self.config.demos, state["digest"], self._digest)
         self._optimizer.optimizer.load_state_dict(state["optimizer"])
         self.batches.load_state_dict(state["batches"])
 

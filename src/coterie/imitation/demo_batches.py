@@ -40,6 +40,12 @@ def load_demos(path: Path, key: str, env: str | None, team: TeamSpec) -> Demos:
     return demos
 
 
+def require_same_demos(path: Path | None, saved: str, digest: str) -> None:
+    """Raises UserError if the digest of a file of demonstrations is not the one of a checkpoint."""
+    if saved != digest:
+        raise UserError(f"the demonstrations {path} have changed since the run was started. Restore the original file.")
+
+
 class DemoBatches:
     """The demonstrations of a team's roles, on its device, to sample from.
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.algos.optimizer import Optimizer
 from coterie.config.rewards import GailConfig
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric, declare
@@ -33,17 +32,14 @@ from coterie.functional.adversarial_imitation import (
 )
 from coterie.functional.returns import valid_mask
 from coterie.functional.statistics import masked_mean
-from coterie.imitation.demo_batches import DemoBatches, load_demos
+from coterie.imitation.demo_batches import DemoBatches, load_demos, require_same_demos
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import NetworkConfig
 from coterie.nets.joint_actions import action_size, encode_actions
-from coterie.nets.team import AgentNetwork, ObservationNormalizer, join_blocks, obs_shape, team_blocks
+from coterie.nets.team import AgentNetwork, join_blocks, obs_shape, team_blocks
 from coterie.rewards.signal import (
-    OBS_CLIP,
-    RewardScale,
-    RewardSignal,
+    TrainedSignal,
     mask_signal,
-    minibatches,
     require_equal_spaces,
     reward_metrics,
 )
@@ -68,7 +64,7 @@ declare(
 _REWARDS = {"positive": positive_reward, "negative": negative_reward, "bounded": bounded_reward}
 
 
-class GAIL(RewardSignal):
+class GAIL(TrainedSignal[GailConfig]):
     """Generative adversarial imitation learning, see the module.
 
     Raises:
@@ -83,29 +79,16 @@ class GAIL(RewardSignal):
         _require_vectors(team)
         if config.demos is None:
             raise UserError("rewards.gail has no demonstrations. Set rewards.gail.demos=FILE (see coterie record).")
-        self.config, self.blocks, self._ranks = config, team_blocks(team, config.share_params), context.ranks
+        self.blocks = team_blocks(team, config.share_params)
         demos = load_demos(config.demos, "rewards.gail.demos", None, team)
         self._digest = demos.digest
         self._demos = DemoBatches(demos, team, recurrent=False, timesteps=1, seed=seed, device=device)
-        self.nets = self._build(generator(seed, "weights")).to(device)
-        self._optimizer = Optimizer({"gail": self.nets}, 1e-8, 0.0, config.max_grad_norm, ranks=context.ranks)
-        self._shuffle = generator(seed, "minibatches", device=device)
+        self.nets = self._build(config, generator(seed, "weights")).to(device)
+        super().__init__("gail", config, context, networks={"nets": self.nets}, blocks=self.blocks)
         self._interpolation = generator(seed, "penalty", device=device)
-        self.obs_normalizer = ObservationNormalizer(self.blocks if config.normalize_obs else (), device, OBS_CLIP)
         self.obs_normalizer.update(self._demos.obs, self._demos.valid)
-        self._reward_scale = RewardScale(
-            enabled=config.normalize,
-            num_envs=context.num_envs,
-            num_agents=team.n,
-            gamma=config.gamma,
-            device=device,
-            ranks=context.ranks,
-        )
-        self._updates = 0
-        self._unscaled = torch.zeros(())  # rewards of the current rollout before scaling
 
-    def _build(self, weights: torch.Generator) -> ModulesByName:
-        config = self.config
+    def _build(self, config: GailConfig, weights: torch.Generator) -> ModulesByName:
         network = NetworkConfig(config.hidden_sizes, config.activation, share_params=config.share_params)
         nets = {}
         for block in self.blocks:
@@ -118,30 +101,23 @@ class GAIL(RewardSignal):
         valid = valid_mask(rollout)
         with torch.no_grad():
             inputs = self.inputs(tree_map(lambda x: x[:-1], rollout.obs), rollout.action)
-            self._unscaled = torch.where(valid, _REWARDS[self.config.reward](self._logits(inputs)), 0.0)
-        return mask_signal(self._reward_scale(self._unscaled), valid, self._updates)
+            reward = _REWARDS[self.config.reward](self._logits(inputs))
+        return mask_signal(self._scaled(reward, valid), valid, self._updates)
 
     def update(self, rollout: Rollout) -> dict[str, float]:
-        config, valid = self.config, valid_mask(rollout)
+        valid = valid_mask(rollout)
         obs = tree_map(lambda x: x[:-1], rollout.obs)
         inputs = tree_map(lambda x: x.flatten(0, 1), self.inputs(obs, rollout.action))
-        flat_valid, reports = valid.flatten(0, 1), []
-        for index in minibatches(
-            valid,
-            epochs=config.epochs,
-            num_minibatches=config.num_minibatches,
-            generator=self._shuffle,
-            ranks=self._ranks,
-        ):
-            policy_inputs = tree_map(lambda x, index=index: x.index_select(0, index), inputs)
+        flat_valid = valid.flatten(0, 1)
+
+        def loss_of(index: Tensor) -> tuple[Tensor, Tensor]:
+            policy_inputs = tree_map(lambda x: x.index_select(0, index), inputs)
             loss, mean_probs = self._loss(policy_inputs, flat_valid[index])
-            self._optimizer.step(loss, {"gail": config.lr})
-            reports.append(torch.cat([loss.detach().view(1), mean_probs]))
+            return loss, torch.cat([loss.detach().view(1), mean_probs])
+
+        report = self._fit(valid, loss_of, ("loss/gail", "gail/demo_prob", "gail/policy_prob"))
         self.obs_normalizer.update(obs, valid, self._ranks.reduction)
-        self._reward_scale.observe(self._unscaled, valid)
-        self._updates += 1
-        found = torch.stack(reports).mean(0).tolist() if reports else [0.0, 0.0, 0.0]
-        return dict(zip(("loss/gail", "gail/demo_prob", "gail/policy_prob"), found, strict=True))
+        return report
 
     def _loss(self, policy_inputs: dict[str, Tensor], valid: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the discriminator's loss on a minibatch and as many demonstrations, and its mean outputs.
@@ -209,17 +185,12 @@ class GAIL(RewardSignal):
         return join_blocks(logits, self.blocks, -1)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "nets": self.nets.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+        own = {
             "demos": self._demos.state_dict(),
             "digest": self._digest,
-            "shuffle": self._shuffle.get_state(),
             "interpolation": self._interpolation.get_state(),
-            "obs_normalizer": self.obs_normalizer.state_dict(),
-            "reward_scale": self._reward_scale.state_dict(),
-            "updates": self._updates,
         }
+        return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state returned by `state_dict`.
@@ -227,19 +198,10 @@ class GAIL(RewardSignal):
         Raises:
             UserError: If the demonstrations are not those that the run was started with.
         """
-        if state["digest"] != self._digest:
-            raise UserError(
-                f"the demonstrations {self.config.demos} have changed since the run was started. Restore the original "
-                "file."
-            )
-        self.nets.load_state_dict(state["nets"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        require_same_demos(self.config.demos, state["digest"], self._digest)
+        super().load_state_dict(state)
         self._demos.load_state_dict(state["demos"])
-        restore(self._shuffle, state["shuffle"])
         restore(self._interpolation, state["interpolation"])
-        self.obs_normalizer.load_state_dict(state["obs_normalizer"])
-        self._reward_scale.load_state_dict(state["reward_scale"])
-        self._updates = state["updates"]
 
 
 def _require_vectors(team: TeamSpec) -> None:

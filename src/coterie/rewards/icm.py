@@ -15,16 +15,15 @@ that it is at most 1 after weighting.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from coterie.algos.algorithm import AlgorithmContext
-from coterie.algos.optimizer import Optimizer
 from coterie.config.rewards import IcmConfig
 from coterie.core.metrics import Metric, declare
-from coterie.core.seeds import generator, restore
+from coterie.core.seeds import generator
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, Rollout
@@ -33,13 +32,10 @@ from coterie.functional.statistics import masked_mean
 from coterie.nets.by_name import ModulesByName
 from coterie.nets.config import NetworkConfig
 from coterie.nets.joint_actions import action_size, encode_actions
-from coterie.nets.team import AgentNetwork, Block, ObservationNormalizer, TeamNetwork, join_blocks, team_blocks
+from coterie.nets.team import AgentNetwork, Block, TeamNetwork, join_blocks, team_blocks
 from coterie.rewards.signal import (
-    OBS_CLIP,
-    RewardScale,
-    RewardSignal,
+    TrainedSignal,
     mask_signal,
-    minibatches,
     observed_outcome,
     require_equal_spaces,
     reward_metrics,
@@ -90,31 +86,16 @@ class CuriosityModels(nn.Module):
         return self.inverse_model[block.name](torch.cat([features, next_features], -1), None, {})[0]
 
 
-class ICM(RewardSignal):
+class ICM(TrainedSignal[IcmConfig]):
     """Intrinsic curiosity module, see the module."""
 
     Config: ClassVar = IcmConfig
 
     def __init__(self, config: IcmConfig, context: AlgorithmContext) -> None:
-        team, seed, device = context.team, context.seed, context.device
-        require_equal_spaces("icm", team, config.share_params)
-        self.config, self._ranks = config, context.ranks
-        self.models = CuriosityModels(team, config, generator(seed, "weights")).to(device)
-        self._optimizer = Optimizer({"icm": self.models}, 1e-8, 0.0, config.max_grad_norm, ranks=context.ranks)
-        self._shuffle = generator(seed, "minibatches", device=device)
-        self.obs_normalizer = ObservationNormalizer(
-            self.models.blocks if config.normalize_obs else (), device, OBS_CLIP
-        )
-        self._reward_scale = RewardScale(
-            enabled=config.normalize,
-            num_envs=context.num_envs,
-            num_agents=team.n,
-            gamma=config.gamma,
-            device=device,
-            ranks=context.ranks,
-        )
-        self._updates = 0
-        self._unscaled = torch.zeros(())  # rewards of the current rollout before scaling
+        require_equal_spaces("icm", context.team, config.share_params)
+        models = CuriosityModels(context.team, config, generator(context.seed, "weights")).to(context.device)
+        self.models = models
+        super().__init__("icm", config, context, networks={"models": models}, blocks=models.blocks)
 
     def reward(self, rollout: Rollout) -> Tensor:
         obs = self.obs_normalizer(rollout.obs)
@@ -127,37 +108,26 @@ class ICM(RewardSignal):
                 errors[block.name] = squared_error(predicted, following)
             error = join_blocks(errors, self.models.blocks, -1)
         valid = observed_outcome(rollout)
-        self._unscaled = torch.where(valid, error, 0.0)
-        reward = curiosity_reward(self._reward_scale(self._unscaled), self.config.eta, self.config.weight)
+        reward = curiosity_reward(self._scaled(error, valid), self.config.eta, self.config.weight)
         return mask_signal(reward, valid, self._updates)
 
     def update(self, rollout: Rollout) -> dict[str, float]:
-        config, valid = self.config, observed_outcome(rollout)
+        valid = observed_outcome(rollout)
         obs = tree_map(lambda x: x.flatten(0, 1), self.obs_normalizer(rollout.obs))
         action = tree_map(lambda x: x.flatten(0, 1), rollout.action)
         action_mask = {name: x[:-1].flatten(0, 1) for name, x in rollout.action_mask.items()}
-        flat_valid, reports = valid.flatten(0, 1), []
-        for index in minibatches(
-            valid,
-            epochs=config.epochs,
-            num_minibatches=config.num_minibatches,
-            generator=self._shuffle,
-            ranks=self._ranks,
-        ):
-            batch = tree_map(lambda x, index=index: x.index_select(0, index), (obs, action, action_mask))
-            next_index = index + rollout.num_envs
-            next_obs = tree_map(lambda x, index=next_index: x.index_select(0, index), obs)
-            forward, inverse = self._errors(batch[0], next_obs, batch[1], batch[2])
-            counts = flat_valid[index]
-            losses = torch.stack([masked_mean(x, counts, self._ranks.reduction) for x in (forward, inverse)])
-            loss = config.beta * losses[0] + (1 - config.beta) * losses[1]
-            self._optimizer.step(loss, {"icm": config.lr})
-            reports.append(losses.detach())
+        flat_valid = valid.flatten(0, 1)
+
+        def loss_of(index: Tensor) -> tuple[Tensor, Tensor]:
+            batch = tree_map(lambda x: x.index_select(0, index), (obs, action, action_mask))
+            next_obs = tree_map(lambda x: x.index_select(0, index + rollout.num_envs), obs)
+            errors = self._errors(batch[0], next_obs, batch[1], batch[2])
+            losses = torch.stack([masked_mean(x, flat_valid[index], self._ranks.reduction) for x in errors])
+            return self.config.beta * losses[0] + (1 - self.config.beta) * losses[1], losses
+
+        report = self._fit(valid, loss_of, ("loss/icm_forward", "loss/icm_inverse"))
         self.obs_normalizer.update(tree_map(lambda x: x[:-1], rollout.obs), valid, self._ranks.reduction)
-        self._reward_scale.observe(self._unscaled, valid)
-        self._updates += 1
-        forward, inverse = torch.stack(reports).mean(0).tolist() if reports else (0.0, 0.0)
-        return {"loss/icm_forward": forward, "loss/icm_inverse": inverse}
+        return report
 
     def _errors(
         self,
@@ -175,21 +145,3 @@ class ICM(RewardSignal):
             predicted = self.models.predict_action(block, current, following)
             inverse[block.name] = action_error(block.action_spec, predicted, block.join_masks(action_mask), taken)
         return join_blocks(forward, self.models.blocks, -1), join_blocks(inverse, self.models.blocks, -1)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "models": self.models.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "shuffle": self._shuffle.get_state(),
-            "obs_normalizer": self.obs_normalizer.state_dict(),
-            "reward_scale": self._reward_scale.state_dict(),
-            "updates": self._updates,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.models.load_state_dict(state["models"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        restore(self._shuffle, state["shuffle"])
-        self.obs_normalizer.load_state_dict(state["obs_normalizer"])
-        self._reward_scale.load_state_dict(state["reward_scale"])
-        self._updates = state["updates"]

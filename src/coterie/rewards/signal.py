@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.on_policy import own_parts
+from coterie.algos.optimizer import Optimizer
+from coterie.config.rewards import TrainedConfig
 from coterie.core.errors import UserError
 from coterie.core.metrics import Metric
+from coterie.core.seeds import generator, restore
 from coterie.core.specs import TeamSpec
 from coterie.core.types import Rollout
 from coterie.functional.intrinsic_rewards import running_return
 from coterie.functional.statistics import initial_moments, mean_and_std, update_moments
 from coterie.nets.config import ShareParams
 from coterie.nets.encoders import can_share_network
+from coterie.nets.team import Block, ObservationNormalizer
 from coterie.ranks.ranks import ONE, Ranks
 
 _MIN_VARIANCE = 1e-12
@@ -112,6 +116,99 @@ class RewardSignal(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state returned by `state_dict`."""
+
+
+C = TypeVar("C", bound=TrainedConfig)
+
+
+class TrainedSignal(RewardSignal, Generic[C]):
+    """A reward signal whose networks learn from minibatches of each rollout.
+
+    Args:
+        name: Name of the signal.
+        config: Settings of the signal.
+        context: Team, number of environments and device; `seed` is the signal's own.
+        networks: All networks by name; the last one learns.
+        blocks: Agents with the same inputs, whose observations are normalized together.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: C,
+        context: AlgorithmContext,
+        *,
+        networks: Mapping[str, nn.Module],
+        blocks: tuple[Block, ...],
+    ) -> None:
+        self.name, self.config, self._networks, self._ranks = name, config, networks, context.ranks
+        trained = list(networks.values())[-1]
+        self._optimizer = Optimizer({name: trained}, 1e-8, 0.0, config.max_grad_norm, ranks=context.ranks)
+        self._shuffle = generator(context.seed, "minibatches", device=context.device)
+        self.obs_normalizer = ObservationNormalizer(blocks if config.normalize_obs else (), context.device, OBS_CLIP)
+        self._reward_scale = RewardScale(
+            enabled=config.normalize,
+            num_envs=context.num_envs,
+            num_agents=context.team.n,
+            gamma=config.gamma,
+            device=context.device,
+            ranks=context.ranks,
+        )
+        self._updates = 0
+        self._unscaled = torch.zeros(())  # rewards of the current rollout before scaling
+
+    def _scaled(self, reward: Tensor, valid: Tensor) -> Tensor:
+        """Returns the rewards of a rollout [T, B, N] after scaling; `_fit` updates the scale with them."""
+        self._unscaled = torch.where(valid, reward, 0.0)
+        return self._reward_scale(self._unscaled)
+
+    def _fit(
+        self, valid: Tensor, loss_of: Callable[[Tensor], tuple[Tensor, Tensor]], metrics: Sequence[str]
+    ) -> dict[str, float]:
+        """Takes a gradient step on each minibatch of a rollout, then updates the scale of the rewards.
+
+        Args:
+            valid: True where agents count, [T, B, N] bool.
+            loss_of: Maps the indices of a minibatch, see `minibatches`, to its loss, and to its metrics [K].
+            metrics: Names of the metrics.
+
+        Returns:
+            Mean metrics over the minibatches; zeros without any.
+        """
+        config, reports = self.config, []
+        for index in minibatches(
+            valid,
+            epochs=config.epochs,
+            num_minibatches=config.num_minibatches,
+            generator=self._shuffle,
+            ranks=self._ranks,
+        ):
+            loss, report = loss_of(index)
+            self._optimizer.step(loss, {self.name: config.lr})
+            reports.append(report.detach())
+        self._reward_scale.observe(self._unscaled, valid)
+        self._updates += 1
+        means = torch.stack(reports).mean(0) if reports else torch.zeros(len(metrics))
+        return dict(zip(metrics, means.tolist(), strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **{name: network.state_dict() for name, network in self._networks.items()},
+            "optimizer": self._optimizer.state_dict(),
+            "shuffle": self._shuffle.get_state(),
+            "obs_normalizer": self.obs_normalizer.state_dict(),
+            "reward_scale": self._reward_scale.state_dict(),
+            "updates": self._updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, network in self._networks.items():
+            network.load_state_dict(state[name])
+        self._optimizer.load_state_dict(state["optimizer"])
+        restore(self._shuffle, state["shuffle"])
+        self.obs_normalizer.load_state_dict(state["obs_normalizer"])
+        self._reward_scale.load_state_dict(state["reward_scale"])
+        self._updates = state["updates"]
 
 
 def reward_metrics(name: str, description: str) -> tuple[Metric, ...]:
