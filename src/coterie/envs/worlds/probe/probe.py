@@ -308,10 +308,16 @@ class ProbeWorld(World):
 
 
 class StatelessProbe(ProbeWorld):
-    """A probe whose state is the number of steps taken."""
+    """A probe whose state is the number of steps taken: by default one step, with an observation that is always 1."""
 
     def initial_state(self, noise: Tensor) -> State:
         return {}
+
+    def observation(self, state: State) -> Tensor:
+        return filled(state, 1)[:, None, None]
+
+    def best_value(self, state: State, gamma: float) -> Tensor:
+        return filled(state, self.reference.best_return)
 
 
 class SignProbe(ProbeWorld):
@@ -334,11 +340,6 @@ def feature_space(size: int, low: float = 0.0, high: float = 1.0) -> spaces.Box:
 def random_label(noise: Tensor, count: int | Tensor) -> Tensor:
     """Returns 0 .. count - 1 with equal probability for noise [..], int64."""
     return (noise * count).long().clamp(max=count - 1)
-
-
-def constant_observation(state: State) -> Tensor:
-    """Returns an observation that is always 1: [B, 1, 1]."""
-    return filled(state, 1)[:, None, None]
 
 
 def first_choice(state: State) -> ProbeAction:

@@ -20,7 +20,6 @@ from coterie.envs.worlds.probe.probe import (
     Reference,
     SignProbe,
     StatelessProbe,
-    constant_observation,
     discrete_action,
     feature_space,
     filled,
@@ -56,14 +55,8 @@ class ConstantProbe(StatelessProbe):
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(reward=filled(state, self.config.reward)[:, None])
 
-    def observation(self, state: State) -> Tensor:
-        return constant_observation(state)
-
     def best_action(self, state: State) -> ProbeAction:
         return first_choice(state)
-
-    def best_value(self, state: State, gamma: float) -> Tensor:
-        return filled(state, self.config.reward)
 
 
 class ObservationConfig(BlindConfig):
@@ -172,14 +165,8 @@ class ActionProbe(StatelessProbe):
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(reward=torch.where(action.discrete[..., 0] == self.config.good, 1.0, -1.0))
 
-    def observation(self, state: State) -> Tensor:
-        return constant_observation(state)
-
     def best_action(self, state: State) -> ProbeAction:
         return discrete_action(torch.full_like(state["step"], self.config.good)[:, None])
-
-    def best_value(self, state: State, gamma: float) -> Tensor:
-        return filled(state, 1)
 
 
 class BothConfig(BlindConfig):
@@ -250,9 +237,6 @@ class EndlessProbe(StatelessProbe):
 
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(reward=filled(state, 1)[:, None])
-
-    def observation(self, state: State) -> Tensor:
-        return constant_observation(state)
 
     def best_action(self, state: State) -> ProbeAction:
         return first_choice(state)

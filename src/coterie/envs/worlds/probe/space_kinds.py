@@ -22,7 +22,6 @@ from coterie.envs.worlds.probe.probe import (
     Reference,
     SignProbe,
     StatelessProbe,
-    constant_observation,
     continuous_action,
     discrete_action,
     feature_space,
@@ -114,16 +113,10 @@ class FlatProbe(StatelessProbe):
     def outcome(self, state: State, action: ProbeAction, noise: Tensor) -> ProbeOutcome:
         return ProbeOutcome(reward=filled(state, self.config.reward)[:, None])
 
-    def observation(self, state: State) -> Tensor:
-        return constant_observation(state)
-
     def best_action(self, state: State) -> ProbeAction:
         if self._continuous:
             return continuous_action(filled(state, 0)[:, None, None])
         return first_choice(state)
-
-    def best_value(self, state: State, gamma: float) -> Tensor:
-        return filled(state, self.config.reward)
 
 
 class MultiDiscreteConfig(BlindConfig):

@@ -19,7 +19,6 @@ from coterie.envs.worlds.probe.probe import (
     ProbeWorld,
     Reference,
     StatelessProbe,
-    constant_observation,
     continuous_action,
     discrete_action,
     feature_space,
@@ -64,15 +63,9 @@ class RolesProbe(StatelessProbe):
         agent = torch.arange(self.config.agents, device=action.discrete.device)
         return ProbeOutcome(reward=(action.discrete[..., 0] == agent).float())
 
-    def observation(self, state: State) -> Tensor:
-        return constant_observation(state)
-
     def best_action(self, state: State) -> ProbeAction:
         agent = torch.arange(self.config.agents, device=state["step"].device)
         return discrete_action(agent.expand(len(state["step"]), -1))
-
-    def best_value(self, state: State, gamma: float) -> Tensor:
-        return filled(state, self.config.agents)
 
 
 class AdditiveConfig(ProbeConfig):
@@ -119,9 +112,6 @@ class AdditiveProbe(StatelessProbe):
     def best_action(self, state: State) -> ProbeAction:
         return discrete_action(torch.tensor([2, 0], device=state["step"].device).expand(len(state["step"]), -1))
 
-    def best_value(self, state: State, gamma: float) -> Tensor:
-        return filled(state, 5)
-
 
 class IrrelevantConfig(ProbeConfig):
     """Settings of probe/irrelevant."""
@@ -159,9 +149,6 @@ class IrrelevantProbe(StatelessProbe):
 
     def best_action(self, state: State) -> ProbeAction:
         return discrete_action(torch.tensor([1, 0], device=state["step"].device).expand(len(state["step"]), -1))
-
-    def best_value(self, state: State, gamma: float) -> Tensor:
-        return filled(state, 1)
 
 
 class SacrificeConfig(ProbeConfig):
@@ -279,9 +266,6 @@ class SumProbe(StatelessProbe):
     def best_action(self, state: State) -> ProbeAction:
         share = filled(state, 1 / self.config.agents)
         return continuous_action(share[:, None, None].expand(-1, self.config.agents, -1))
-
-    def best_value(self, state: State, gamma: float) -> Tensor:
-        return filled(state, 0)
 
 
 def _agent_ids(state: State, agents: int) -> Tensor:
