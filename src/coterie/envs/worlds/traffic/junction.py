@@ -75,13 +75,11 @@ class Junction(World):
     over the steps), `arrived` (cars that reached the end of their routes).
     """
 
-    level: Level
-
-    def __init__(self, name: str, config: JunctionConfig, with_state: bool):
+    def __init__(self, config: JunctionConfig, with_state: bool = False):
         self.config, self._with_state = config, with_state
         self.terminate_at_limit = config.terminate_at_limit
-        table = roads(self.level, config.size, config.vision)
-        self.arrivals = len(lanes(self.level, config.size))
+        table = roads(config.level, config.size, config.vision)
+        self.arrivals = len(lanes(config.level, config.size))
         self._routes, self._longest = table.route.shape
         self._choices = self._routes // self.arrivals
         self._none = len(table.squares)
@@ -105,7 +103,7 @@ class Junction(World):
             choice_names=(ACTIONS,),
         )
         self.spec = EnvSpec(
-            name,
+            f"junction-{config.level}",
             (role,),
             {"global": 6 * config.cars} if with_state else {},
             agents_can_die=True,
@@ -212,7 +210,7 @@ class Junction(World):
         alive, route, place = (state[name][0].tolist() for name in ("alive", "route", "place"))
         score = {"collisions": float(state["collisions"]), "arrived": float(state["arrived"])}
         cars = {i: (route[i], place[i]) for i in range(self.config.cars) if alive[i]}
-        return draw(self.spec.name, self.level, self.config.size, cars, score, size)
+        return draw(self.spec.name, self.config.level, self.config.size, cars, score, size)
 
 
 def positions(obs: Tensor, config: JunctionConfig) -> tuple[Tensor, Tensor]:
@@ -266,10 +264,6 @@ class Easy(Junction):
     """Two one-way roads that cross."""
 
     Config = EasyConfig
-    level = "easy"
-
-    def __init__(self, config: EasyConfig, with_state: bool = False):
-        super().__init__("junction-easy", config, with_state)
 
 
 class MediumConfig(JunctionConfig):
@@ -292,10 +286,6 @@ class Medium(Junction):
     """A junction of two roads with a lane in each direction, on which cars go straight or turn."""
 
     Config = MediumConfig
-    level = "medium"
-
-    def __init__(self, config: MediumConfig, with_state: bool = False):
-        super().__init__("junction-medium", config, with_state)
 
 
 class HardConfig(JunctionConfig):
@@ -318,7 +308,3 @@ class Hard(Junction):
     """Four junctions of four roads with a lane in each direction, on which cars turn at most twice."""
 
     Config = HardConfig
-    level = "hard"
-
-    def __init__(self, config: HardConfig, with_state: bool = False):
-        super().__init__("junction-hard", config, with_state)
