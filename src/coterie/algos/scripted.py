@@ -22,24 +22,10 @@ from coterie.policies.base import Mode, Policy, RandomPolicy
 from coterie.policies.remapped import RemappedPolicy, team_mismatch
 
 
-class RandomConfig(BaseModel):
-    """Settings of a team that acts at random."""
+class _Unlearned(Algorithm):
+    """Base class of algorithms that learn nothing, and whose policy has the only state."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    rollout_length: int = Field(128, ge=1, le=10**6)
-    """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
-
-
-class Random(Algorithm):
-    """Draws available choices and continuous actions uniformly."""
-
-    Config: ClassVar = RandomConfig
     capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, learns=False)
-
-    def __init__(self, config: RandomConfig, context: AlgorithmContext) -> None:
-        self.policy = RandomPolicy(context.team, context.device)
-        self.rollout_length = context.rollout_length or config.rollout_length
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         return {}
@@ -49,6 +35,25 @@ class Random(Algorithm):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.policy.load_state_dict(state["policy"])
+
+
+class RandomConfig(BaseModel):
+    """Settings of a team that acts at random."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    rollout_length: int = Field(128, ge=1, le=10**6)
+    """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
+
+
+class Random(_Unlearned):
+    """Draws available choices and continuous actions uniformly."""
+
+    Config: ClassVar = RandomConfig
+
+    def __init__(self, config: RandomConfig, context: AlgorithmContext) -> None:
+        self.policy = RandomPolicy(context.team, context.device)
+        self.rollout_length = context.rollout_length or config.rollout_length
 
 
 class FrozenConfig(BaseModel):
@@ -68,11 +73,10 @@ class FrozenConfig(BaseModel):
     """Steps per environment between updates, including the reset step after each episode; nothing is learned."""
 
 
-class Frozen(Algorithm):
+class Frozen(_Unlearned):
     """Acts with the policy of `set_policy`."""
 
     Config: ClassVar = FrozenConfig
-    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, learns=False)
 
     def __init__(self, config: FrozenConfig, context: AlgorithmContext) -> None:
         self.team, self.config = context.team, config
@@ -105,15 +109,6 @@ class Frozen(Algorithm):
                 f"right team with teams.{self.team.name}.algo.team=TEAM."
             )
         self._policy = RemappedPolicy(self.team, policy, mode)
-
-    def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"policy": self.policy.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.policy.load_state_dict(state["policy"])
 
 
 Script = Callable[[Timestep], dict[str, Action]]
@@ -239,11 +234,10 @@ class ScriptedPolicy(Policy):
         pass
 
 
-class Scripted(Algorithm):
+class Scripted(_Unlearned):
     """Acts by the script of `set_script`."""
 
     Config: ClassVar = ScriptedConfig
-    capabilities: ClassVar = Capabilities(actions=ALL_ACTIONS, images=True, learns=False)
 
     def __init__(self, config: ScriptedConfig, context: AlgorithmContext) -> None:
         self.team, self.config = context.team, config
@@ -261,12 +255,3 @@ class Scripted(Algorithm):
     def set_script(self, script: Script, name: str, checked: bool) -> None:
         """Sets the script; arguments as in `ScriptedPolicy`."""
         self._policy = ScriptedPolicy(self.team, script, name, checked, device=self._device)
-
-    def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"policy": self.policy.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.policy.load_state_dict(state["policy"])
