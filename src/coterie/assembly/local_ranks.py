@@ -20,7 +20,7 @@ from coterie.assembly.temporary_folders import temporary_folder
 from coterie.config.schema import RunConfig
 from coterie.core.errors import NonFiniteError, ReportedError, UserError
 from coterie.core.files import write_text
-from coterie.core.process import MAX_DEFAULT_THREADS, available_cores, stopping_signals
+from coterie.core.process import MAX_DEFAULT_THREADS, available_cores, handled_by
 from coterie.ranks.process_ranks import RankFailedError, RankLostError
 from coterie.ranks.rank_failure import FAILED, FOLDER, LOST, RANK, failure_path
 from coterie.runs import loggers
@@ -193,13 +193,5 @@ def _forwarded_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
         if process.poll() is None:
             process.send_signal(number)
 
-    try:
-        before = {number: signal.signal(number, forward) for number in stopping_signals()}
-    except ValueError:  # only the main thread may set handlers
+    with handled_by(forward):
         yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -103,9 +103,6 @@ def interruptible(stop: Callable[[], None]) -> Iterator[list[int]]:
     received: list[int] = []
     first = 0.0
     terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]  # false of a closed one
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
-        yield received
-        return
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal first
@@ -118,7 +115,7 @@ def interruptible(stop: Callable[[], None]) -> Iterator[list[int]]:
         elif time.monotonic() - first >= _REPEAT_SECONDS:
             raise KeyboardInterrupt
 
-    with _handled_by(handle):
+    with handled_by(handle):
         yield received
 
 
@@ -147,8 +144,11 @@ def cleaned_up_on_stop() -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def _handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Context manager: `handle` is the handler of the signals that stop a run."""
+def handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Context manager: `handle` is the handler of the signals that stop a run, if this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
     before = {number: signal.signal(number, handle) for number in stopping_signals()}
     try:
         yield
