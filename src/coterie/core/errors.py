@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from coterie.core.text import printable, shorten, shorten_middle
 
@@ -118,6 +119,19 @@ def one_line(error: BaseException) -> str:
     at = _users_frame(frames) or (frames[-1] if frames else None)
     where = f" ({os.path.basename(at.filename)}:{at.lineno})" if at and not isinstance(error, SyntaxError) else ""
     return f"{type(error).__name__}: {words}{where}" if words else f"{type(error).__name__}{where}"
+
+
+@contextlib.contextmanager
+def as_user_error(place: str, *expected: type[BaseException]) -> Iterator[None]:
+    """Turns exceptions into a UserError that names the place, with the line of code unless they are `expected`."""
+    try:
+        yield
+    except expected as error:
+        raise UserError(f"{place}: {message_of(error) or type(error).__name__}") from error
+    except ReportedError:
+        raise
+    except Exception as error:
+        raise UserError(f"{place}: {one_line(error)}") from error
 
 
 def of_system(error: OSError) -> str:

@@ -23,7 +23,7 @@ from PIL import Image, ImageDraw
 from pydantic import BaseModel
 
 from coterie.config.wrappers import ExternalEnvConfig
-from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
+from coterie.core.errors import UserError, as_user_error, nearest
 from coterie.core.installation import install_extra
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.envs.contract.closing import close_reported
@@ -201,15 +201,8 @@ class Grids(Adapter):
 
     def _one(self, config: BaseModel) -> Any:
         params = config.model_dump(exclude_unset=True, exclude={"wrappers"})
-        try:
+        with as_user_error(f"environment '{self.name}'", TypeError, ValueError, AssertionError):
             return self._maker(**params)
-        except (TypeError, ValueError, AssertionError) as error:
-            said = message_of(error) or type(error).__name__
-            raise UserError(f"environment '{self.name}': {said}") from error
-        except ReportedError:
-            raise
-        except Exception as error:
-            raise UserError(f"environment '{self.name}': {one_line(error)}") from error
 
 
 @final

@@ -29,7 +29,7 @@ from pydantic import BaseModel, Field
 
 from coterie.config.user_code import require_importable
 from coterie.config.wrappers import ExternalEnvConfig
-from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
+from coterie.core.errors import UserError, as_user_error, message_of, nearest
 from coterie.core.installation import install_extra
 from coterie.core.specs import ActionSpec, EnvSpec, RoleSpec, declared_parts
 from coterie.envs.contract.closing import close_reported
@@ -354,21 +354,17 @@ def _config(registered: GymSpec, name: str) -> type[GymConfig]:
 @contextmanager
 def user_errors(name: str, registered: GymSpec | None) -> Iterator[None]:
     """Converts errors of Gymnasium and of the environment into a one-line UserError with a fix."""
-    try:
-        yield
-    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        said = message_of(error)
-        part = _part_of(registered)
-        if part in _OWN_EXTRAS or "pip install" not in said:
-            said = re.split(r"\.? Install it|, (?:you can|run) ", said)[0]
-            said += f". Install it with: {_install(part, error)}"
-        raise UserError(f"environment '{name}': {said}") from error
-    except (gymnasium.error.Error, TypeError, ValueError, AssertionError, OSError) as error:
-        raise UserError(f"environment '{name}': {message_of(error)}") from error
-    except ReportedError:
-        raise
-    except Exception as error:
-        raise UserError(f"environment '{name}': {one_line(error)}") from error
+    expected = gymnasium.error.Error, TypeError, ValueError, AssertionError, OSError
+    with as_user_error(f"environment '{name}'", *expected):
+        try:
+            yield
+        except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+            said = message_of(error)
+            part = _part_of(registered)
+            if part in _OWN_EXTRAS or "pip install" not in said:
+                said = re.split(r"\.? Install it|, (?:you can|run) ", said)[0]
+                said += f". Install it with: {_install(part, error)}"
+            raise UserError(f"environment '{name}': {said}") from error
 
 
 @contextmanager

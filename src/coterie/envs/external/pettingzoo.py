@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from coterie.config.trust import is_known_module
 from coterie.config.user_code import require_importable
 from coterie.config.wrappers import WrappersConfig
-from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
+from coterie.core.errors import UserError, as_user_error, message_of, nearest
 from coterie.core.installation import install_extra
 from coterie.core.specs import EnvSpec
 from coterie.envs.contract.closing import close_reported
@@ -253,15 +253,10 @@ def _known() -> list[str]:
 @contextmanager
 def user_errors(name: str, install: str) -> Iterator[None]:
     """Converts errors of a constructor or a first reset into a one-line UserError with a fix."""
-    try:
-        yield
-    except ImportError as error:
-        said = message_of(error)
-        raise UserError(f"environment '{name}': {said}. Install it with: {install}") from error
-    except (TypeError, ValueError, AssertionError, AttributeError, KeyError, OSError) as error:
-        said = message_of(error) or type(error).__name__
-        raise UserError(f"environment '{name}': {said}") from error
-    except ReportedError:
-        raise
-    except Exception as error:
-        raise UserError(f"environment '{name}': {one_line(error)}") from error
+    expected = TypeError, ValueError, AssertionError, AttributeError, KeyError, OSError
+    with as_user_error(f"environment '{name}'", *expected):
+        try:
+            yield
+        except ImportError as error:
+            said = message_of(error)
+            raise UserError(f"environment '{name}': {said}. Install it with: {install}") from error

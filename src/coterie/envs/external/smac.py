@@ -10,8 +10,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import Annotated, Any, Literal, final
 
@@ -21,7 +20,7 @@ from gymnasium.envs.registration import load_env_creator
 from pydantic import BaseModel, BeforeValidator, Field
 
 from coterie.config.wrappers import ExternalEnvConfig
-from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
+from coterie.core.errors import UserError, as_user_error, message_of, nearest
 from coterie.envs.contract.closing import close_reported
 from coterie.envs.external.base_adapter import Adapter
 from coterie.envs.external.hosting.instance import Instance, Layout
@@ -365,15 +364,6 @@ def _version(distribution: str) -> str:
         return "unknown"
 
 
-@contextmanager
-def user_errors(name: str) -> Iterator[None]:
+def user_errors(name: str) -> AbstractContextManager[None]:
     """Converts constructor errors into a one-line UserError."""
-    try:
-        yield
-    except (TypeError, ValueError, AssertionError, KeyError) as error:
-        said = message_of(error) or type(error).__name__
-        raise UserError(f"environment '{name}': {said}") from error
-    except ReportedError:
-        raise
-    except Exception as error:
-        raise UserError(f"environment '{name}': {one_line(error)}") from error
+    return as_user_error(f"environment '{name}'", TypeError, ValueError, AssertionError, KeyError)

@@ -24,7 +24,7 @@ from PIL import Image, ImageDraw
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from coterie.core.errors import ReportedError, UserError, message_of, nearest, one_line
+from coterie.core.errors import UserError, as_user_error, nearest
 from coterie.core.installation import install_extra
 from coterie.core.seeds import seed_of
 from coterie.core.specs import EnvSpec, RoleSpec, to_bounds
@@ -151,16 +151,13 @@ class VMASBatch(VectorEnv):
 
     def __init__(self, name: str, vmas: Any, make: Callable[[], Any], *, limit: int | None, seed: int):
         self._random = _RandomStream(vmas.simulator.environment.Environment.vmas_random_state)
-        try:
-            with self._random.own(seed_of(seed, "env", name, "made") >> 32):
-                self._env = make()
-                infos = self._probe()
-        except (UserWarning, TypeError, ValueError, AssertionError, KeyError) as error:
-            raise UserError(f"environment '{name}': {message_of(error)}") from error
-        except ReportedError:
-            raise
-        except Exception as error:
-            raise UserError(f"environment '{name}': {one_line(error)}") from error
+        expected = UserWarning, TypeError, ValueError, AssertionError, KeyError
+        with (
+            as_user_error(f"environment '{name}'", *expected),
+            self._random.own(seed_of(seed, "env", name, "made") >> 32),
+        ):
+            self._env = make()
+            infos = self._probe()
         env = self._env
         self.num_envs, self.device = int(env.num_envs), torch.device(env.device)
         self._agents_by_role = _agents_by_role(env)  # indices into VMAS's list of agents by role
