@@ -12,9 +12,10 @@ Coterie's.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -154,13 +155,8 @@ class UserTeamBody(nn.Module):
         """Returns the number of features of the module's output. UserError for another shape or type."""
         x, alive = torch.zeros(2, _PROBE_ROWS, in_features), torch.ones(2, _PROBE_ROWS, dtype=torch.bool)
         given = f"an input of shape {list(x.shape)} and alive of shape {list(alive.shape)}"
-        try:
-            with torch.no_grad():
-                out = self._call(x, alive, None)
-        except ReportedError:
-            raise
-        except Exception as error:
-            raise UserError(f"{place_of(self._factory)} failed in forward on {given}: {one_line(error)}.") from error
+        with probing(self._factory, given):
+            out = self._call(x, alive, None)
         where = code_location(self.part, self._factory)
         if not isinstance(out, Tensor) or out.ndim != 3 or out.shape[:2] != x.shape[:2] or not out.shape[2]:
             found = f"shape {list(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
@@ -221,6 +217,18 @@ def make_module(factory: ModuleFactory, sizes: dict[str, int], options: dict[str
     return module
 
 
+@contextlib.contextmanager
+def probing(factory: ModuleFactory, given: str) -> Iterator[None]:
+    """Computes no gradients, and turns errors of a user's module on `given` into a UserError."""
+    try:
+        with torch.no_grad():
+            yield
+    except ReportedError:
+        raise
+    except Exception as error:
+        raise UserError(f"{place_of(factory)} failed in forward on {given}: {one_line(error)}.") from error
+
+
 def require_float32(factory: ModuleFactory, module: nn.Module, out: Tensor) -> None:
     """Raises UserError if an output or the parameters of a user's module have another type."""
     wrong = [x.dtype for x in (out, *module.parameters()) if x.dtype != torch.float32]
@@ -233,13 +241,8 @@ def _probe(factory: ModuleFactory, module: nn.Module, in_features: int) -> int:
     """Returns the number of features of a module's output. UserError if it is not a float32 tensor [rows, features]."""
     x = torch.zeros(_PROBE_ROWS, in_features)
     given = f"an input of shape {list(x.shape)}"
-    try:
-        with torch.no_grad():
-            out = module(x)
-    except ReportedError:
-        raise
-    except Exception as error:
-        raise UserError(f"{place_of(factory)} failed in forward on {given}: {one_line(error)}.") from error
+    with probing(factory, given):
+        out = module(x)
     where = code_location(module, factory)
     if isinstance(out, tuple | list):
         raise UserError(

@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.core.errors import ReportedError, UserCodeError, UserError, one_line
+from coterie.core.errors import ReportedError, UserCodeError, UserError
 from coterie.nets.config import ModuleFactory
 from coterie.nets.mixers import Mixer
-from coterie.nets.user_body import code_location, make_module, place_of, require_float32
+from coterie.nets.user_body import code_location, make_module, place_of, probing, require_float32
 
 _PROBE = (2, 3)
 """Timesteps and sequences of the input that the output is checked with: different numbers, and not 1."""
@@ -80,13 +80,8 @@ class UserMixer(Mixer):
         values, state = torch.zeros(*_PROBE, agents), torch.zeros(*_PROBE, state_size)
         given = f"values of shape {list(values.shape)} and a state of shape {list(state.shape)}"
         place = place_of(self._factory)
-        try:
-            with torch.no_grad():
-                out = self._call(values, state, torch.ones_like(values, dtype=torch.bool))
-        except ReportedError:
-            raise
-        except Exception as error:
-            raise UserError(f"{place} failed in forward on {given}: {one_line(error)}.") from error
+        with probing(self._factory, given):
+            out = self._call(values, state, torch.ones_like(values, dtype=torch.bool))
         where = code_location(self.module, self._factory)
         if not isinstance(out, Tensor):
             raise UserError(f"{place} returned a {type(out).__name__} for {given}{where}: expected a tensor.")
