@@ -110,8 +110,20 @@ class Wrapper(Instance):
     def attach(self, buffers: EnvBuffers) -> None:
         """Attaches the inner instance to these buffers, or to others of which some arrays differ."""
 
+    def reset(self, seed: int | None) -> None:
+        self.inner.reset(seed)
+
+    def step(self, actions: list[Any]) -> None:
+        self.inner.step(actions)
+
     def render(self) -> np.ndarray | None:
         return self.inner.render()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"inner": self.inner.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state["inner"])
 
     def close(self) -> None:
         self.inner.close()

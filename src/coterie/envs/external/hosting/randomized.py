@@ -218,7 +218,7 @@ def _as_text(values: Mapping[str, Value]) -> str:
 
 
 @final
-class RandomizedInstance(Instance):
+class RandomizedInstance(Wrapper):
     """An instance whose parameters are sampled at every reset.
 
     Args:
@@ -230,7 +230,8 @@ class RandomizedInstance(Instance):
     """
 
     def __init__(self, inner: Instance, factory: EnvFactory, *, layout: Layout, buffers: EnvBuffers, seed: int):
-        self.inner, self._factory, self._layout, self._buffers = inner, factory, layout, buffers
+        super().__init__(inner)
+        self._factory, self._layout, self._buffers = factory, layout, buffers
         self._samplers: dict[str, Sampler] = {}
         self._settable: list[str] = []
         self._values: dict[str, Value] = {}  # of the current episode
@@ -267,23 +268,14 @@ class RandomizedInstance(Instance):
             self._factory.set_parameters(self.inner, {name: values[name] for name in self._settable})
         return recreate
 
-    def step(self, actions: list[Any]) -> None:
-        self.inner.step(actions)
-
-    def render(self) -> np.ndarray | None:
-        return self.inner.render()
-
     def state_dict(self) -> dict[str, Any]:
         return {
-            "inner": self.inner.state_dict(),
+            **super().state_dict(),
             "values": dict(self._values),
             "generator": rng_state(self._generator),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._apply(dict(state["values"]))
-        self.inner.load_state_dict(state["inner"])
+        super().load_state_dict(state)
         set_rng_state(self._generator, state["generator"])
-
-    def close(self) -> None:
-        self.inner.close()

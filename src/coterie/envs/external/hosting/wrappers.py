@@ -155,14 +155,14 @@ class StickyActions(Wrapper):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "inner": self.inner.state_dict(),
+            **super().state_dict(),
             "generator": rng_state(self._generator),
             "previous": [as_tensor(action) for action in self._previous],
             "was_alive": as_tensor(self._was_alive),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.inner.load_state_dict(state["inner"])
+        super().load_state_dict(state)
         set_rng_state(self._generator, state["generator"])
         self._previous = [from_tensor(action) for action in state["previous"]]
         self._was_alive = from_tensor(state["was_alive"])
@@ -190,9 +190,6 @@ class ActionRepeat(Wrapper):
         self._alive = buffers.alive.copy()
         self.inner.attach(buffers)
 
-    def reset(self, seed: int | None) -> None:
-        self.inner.reset(seed)
-
     def step(self, actions: list[Any]) -> None:
         buffers = self._buffers
         self._reward[...] = 0
@@ -210,12 +207,6 @@ class ActionRepeat(Wrapper):
                 break
         buffers.reward[...] = self._reward
         buffers.group_reward[...] = self._group_reward
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"inner": self.inner.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.inner.load_state_dict(state["inner"])
 
 
 Size = tuple[int, ...]
@@ -279,12 +270,6 @@ class ChannelsLast(Wrapper):
                 if may_be_channels_first(sensor.space):  # the instance writes to a view of the same memory
                     obs[role][sensor.name] = np.moveaxis(obs[role][sensor.name], -1, -3)
         self.inner.attach(replace(buffers, obs=obs))
-
-    def reset(self, seed: int | None) -> None:
-        self.inner.reset(seed)
-
-    def step(self, actions: list[Any]) -> None:
-        self.inner.step(actions)
 
     def state_dict(self) -> dict[str, Any]:
         return self.inner.state_dict()
@@ -381,12 +366,6 @@ class ImageTransform(Wrapper):
             for image, out in zip(originals, transformed, strict=True):
                 out[...] = transform_image(image, self._grayscale, self._size)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"inner": self.inner.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.inner.load_state_dict(state["inner"])
-
 
 # ------------------------------------------------------------------------------------------------------ frame stacking
 
@@ -453,10 +432,10 @@ class FrameStack(Wrapper):
 
     def state_dict(self) -> dict[str, Any]:
         stacks = [as_tensor(stack) for _, stack, _, _ in self._stacks]
-        return {"inner": self.inner.state_dict(), "stacks": stacks, "was_alive": as_tensor(self._was_alive)}
+        return {**super().state_dict(), "stacks": stacks, "was_alive": as_tensor(self._was_alive)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.inner.load_state_dict(state["inner"])
+        super().load_state_dict(state)
         for (_, stack, _, _), saved in zip(self._stacks, state["stacks"], strict=True):
             stack[...] = from_tensor(saved)
         self._was_alive[...] = from_tensor(state["was_alive"])
@@ -480,17 +459,8 @@ class RewardTransform(Wrapper):
         self._rewards = (buffers.reward, buffers.group_reward)
         self.inner.attach(buffers)
 
-    def reset(self, seed: int | None) -> None:
-        self.inner.reset(seed)
-
     def step(self, actions: list[Any]) -> None:
         self.inner.step(actions)
         for reward in self._rewards:
             reward *= self._scale
             np.minimum(np.maximum(reward, -self._clip, out=reward), self._clip, out=reward)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"inner": self.inner.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.inner.load_state_dict(state["inner"])
