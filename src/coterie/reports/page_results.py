@@ -340,9 +340,9 @@ def _seed(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _kept(points: int, most: int = _MOST_POINTS) -> np.ndarray:
-    """Returns the places of at most `most` of the points, evenly spread, with the first and the last one."""
-    return np.unique(np.linspace(0, points - 1, min(points, most)).round().astype(int))
+def _kept(points: int) -> np.ndarray:
+    """Returns the places of at most `_MOST_POINTS` of the points, evenly spread, with the first and the last one."""
+    return np.unique(np.linspace(0, points - 1, min(points, _MOST_POINTS)).round().astype(int))
 
 
 def numbers(values: np.ndarray) -> list[float | None]:

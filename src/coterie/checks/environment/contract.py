@@ -242,9 +242,9 @@ class ConsistencyChecks:
             if first_difference(to_cpu(self._reset(env)), timestep) is None:
                 self._findings.add("reset-repeats", "a second reset() returned the same timestep as the first")
 
-    def reset_in_mid_episode(self, spec: EnvSpec, seed: int = 5) -> None:
+    def reset_in_mid_episode(self, spec: EnvSpec) -> None:
         """A reset during an episode starts new ones; after `reset(seed)`, everything is a function of the seed."""
-        runs = []
+        runs, seed = [], 5
         for env_seed, steps in ((0, 3), (1, 7)):
             with self.environment(env_seed) as env:
                 invariants = InvariantChecker(env, self._findings, "with a reset() in mid-episode, ")
