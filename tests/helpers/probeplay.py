@@ -36,7 +36,15 @@ def step_discrete(env: WorldEnv, *choice: int) -> Step:
 def step_continuous(env: WorldEnv, *number: float) -> Step:
     world = probe_of(env)
     taken = ProbeAction(torch.zeros(1, len(number), 0, dtype=torch.int64), torch.tensor([[[x] for x in number]]))
-    return env.step(world.encode_action(taken))[0]
+    return env.step(encoded(world, taken))[0]
+
+
+def encoded(world: ProbeWorld, action: ProbeAction) -> dict[str, Action]:
+    """Returns an action in the environment's format, with continuous actions in [-1, 1]."""
+    spec = world.spec.roles[0].action
+    low, high = torch.tensor(spec.low), torch.tensor(spec.high)
+    scaled = 2 * (action.continuous - low) / (high - low) - 1 if spec.continuous else None
+    return {"agent": Action(action.discrete if spec.choices else None, scaled)}
 
 
 def world_state(env: WorldEnv) -> dict[str, Tensor]:
@@ -55,7 +63,7 @@ def play_episodes(env: WorldEnv, best: bool) -> tuple[Tensor, Tensor, Tensor]:
     total = discounted = torch.zeros(env.num_envs, dtype=torch.float64)
     for t in range(world.probe.episode_length):
         actions = (
-            world.encode_action(world.best_action(world_state(env)))
+            encoded(world, world.best_action(world_state(env)))
             if best
             else random_actions(env.spec, timestep, generator)
         )

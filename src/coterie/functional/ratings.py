@@ -57,11 +57,6 @@ def elo(score: Tensor, prior_std: float = 1000.0, anchor: int = 0, iterations: i
     return rating * ELO, error * ELO
 
 
-def expected_score(rating: Tensor) -> Tensor:
-    """Returns [P, P], the expected fraction of games that i wins against j, with draws as half, for Elo ratings [P]."""
-    return torch.sigmoid((rating[:, None] - rating[None, :]) / ELO)
-
-
 def uniform_probs(count: int) -> Tensor:
     """Returns equal probabilities of `count` opponents."""
     return torch.full((count,), 1 / count)

@@ -261,13 +261,6 @@ class ProbeWorld(World):
             return ProbeAction(discrete, discrete.new_zeros(*discrete.shape[:2], 0).float())
         return ProbeAction(discrete, to_bounds(continuous, self._action))
 
-    def encode_action(self, action: ProbeAction) -> dict[str, Action]:
-        """Converts an action to the environment's format, with continuous actions in [-1, 1]."""
-        device = action.continuous.device
-        low, high = (torch.tensor(bound, device=device) for bound in (self._action.low, self._action.high))
-        scaled = 2 * (action.continuous - low) / (high - low) - 1 if self._action.continuous else None
-        return {_ROLE: Action(action.discrete if self._action.choices else None, scaled)}
-
     # ---------------------------------------------------------------------------------------- rendering
 
     def render(self, state: State, size: int) -> np.ndarray:
