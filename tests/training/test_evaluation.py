@@ -52,6 +52,12 @@ def played(env: Counter, episodes: int, seed: int = 0, mode: Any = "sample") -> 
     return evaluate(env, policies, episodes=episodes, modes=dict.fromkeys(policies, mode), seed=seed)
 
 
+def mean_return(env: Counter, policy: Policy, episodes: int, mode: Any) -> float:
+    """Returns the mean return of the team of walkers."""
+    found = evaluate(env, {"walkers": policy}, episodes=episodes, modes={"walkers": mode}, seed=0)
+    return found.report()["walkers"]["return_mean"]
+
+
 @pytest.mark.slow
 def test_every_environment_plays_the_same_number_of_episodes_of_any_length() -> None:
     result = played(world(num_envs=4, staggered=True), 40)  # episodes of environment b have b + 1 steps
@@ -74,7 +80,6 @@ def test_final_timesteps_and_dead_agents_do_not_count(fill: float) -> None:
     assert found.episodes.length.tolist() == [6] * 9
     assert found.episodes.returns.tolist() == [[6.0, 8.0]] * 9  # walker_1 is dead for two of six steps
     assert found.episodes.group_returns.tolist() == [[3.0]] * 9
-    assert found.return_mean("walkers") == 17.0
     assert found.report() == {
         "walkers": {
             "return_mean": 17.0,
@@ -106,20 +111,12 @@ def test_greedy_takes_the_most_likely_action_and_sample_draws() -> None:
     team = env.spec.default_teams()[0]
     network = NetworkConfig((8,), "tanh")
     policy = StochasticPolicy(team, network, generator(0, "weights"), CPU, init_std=0.6)
-    found = {}
-    for mode in ("greedy", "sample"):
-        found[mode] = evaluate(env, {"walkers": policy}, episodes=30, modes={"walkers": mode}, seed=0).return_mean(
-            "walkers"
-        )
+    found = {mode: mean_return(env, policy, 30, mode) for mode in ("greedy", "sample")}
     with torch.no_grad():
         for parameter in policy.actor.parameters():
             parameter.zero_()  # all actions are equally likely: greedy takes the first, action 0
-    assert (
-        evaluate(env, {"walkers": policy}, episodes=30, modes={"walkers": "greedy"}, seed=0).return_mean("walkers")
-        == 15 + 2.5 + 10
-    )
-    drawn = evaluate(env, {"walkers": policy}, episodes=300, modes={"walkers": "sample"}, seed=0).return_mean("walkers")
-    assert drawn == pytest.approx(15 + 2.5 + 10 / 3, abs=0.5)
+    assert mean_return(env, policy, 30, "greedy") == 15 + 2.5 + 10
+    assert mean_return(env, policy, 300, "sample") == pytest.approx(15 + 2.5 + 10 / 3, abs=0.5)
     assert found["greedy"] != found["sample"]
 
 
@@ -190,7 +187,7 @@ def test_the_best_checkpoint_is_the_one_of_the_best_evaluation(tmp_path: Path, m
 
     def scripted(self: Evaluator, steps: int, on_progress: Any = None) -> Evaluation:
         found = call(self, steps)
-        wanted, have = next(results), found.return_mean("agent")
+        wanted, have = next(results), found.report()["agent"]["return_mean"]
         scale = wanted / have
         return replace(found, episodes=replace(found.episodes, returns=found.episodes.returns * scale))
 

@@ -75,7 +75,7 @@ class SharedMemory(LocalExchange):
     def __init__(self, path: Path, rank: int, size: int, *, timeout: float):
         import fcntl  # not on Windows
 
-        self._lock, self._rank, self._size, self._timeout = fcntl, rank, size, timeout
+        self._lock, self._size, self._timeout = fcntl, size, timeout
         self._library = _declared(native.load())
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)

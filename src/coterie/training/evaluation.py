@@ -96,10 +96,6 @@ class Evaluation:
             "metrics_interval": {name: _interval(mean, errors[name]) for name, mean in means.items()},
         }
 
-    def return_mean(self, team: str) -> float:
-        """Returns the team's mean return: its agents' own rewards plus its groups' rewards, counted once."""
-        return float(self.episodes.team_return(self.teams[team]).mean())
-
     def report(self) -> dict[str, Any]:
         """Returns results by team as plain numbers.
 

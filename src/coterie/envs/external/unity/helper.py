@@ -196,7 +196,7 @@ class UnityHelper:
         )
 
         _support_both_image_layouts()
-        self._pipe, self._flat = pipe, set(content["flat"])
+        self._flat = set(content["flat"])
         base = content["base_port"]
         ports = [base + k for k in range(_PORTS)] if base else [0] * _PORTS
         communicator = make_communicator(pipe, ports if content["file"] else [EDITOR], content["timeout"])
