@@ -197,10 +197,6 @@ class LearnerKeys(TypedDict, total=False):
     """Layers of attention, or rounds of messages per timestep; null: 1, or 2 of tarmac."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"]
     """Activation after each hidden layer."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
-    """
     init: Literal["orthogonal", "xavier"]
     """Initialization of linear layers: orthogonal, with a small gain in the actor's output layer, or Xavier normal
     for all layers, which starts from a policy far from uniform. Mixers and MA-POCA's critic have an
@@ -313,6 +309,10 @@ class COMASettings(COMAKeys, total=False):
 
     name: Literal["coma", "coma/original"]
     """Algorithm."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     td_lambda: float
     """Lambda of the critic's TD(lambda) targets."""
 
@@ -419,6 +419,10 @@ class DDPGSettings(DDPGKeys, total=False):
 
     name: Literal["ddpg", "maddpg", "maddpg/original", "matd3", "td3"]
     """Algorithm."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     n_step: int
     """Rewards per target before it bootstraps."""
 
@@ -473,6 +477,11 @@ class TeamQKeys(MixerKeys, ScaledRewardKeys, total=False):
 class QLearningKeys(OffPolicyKeys, TeamQKeys, total=False):
     """Settings of DDQN, IQL, VDN, QMIX, QPLEX and weighted QMIX."""
 
+    layer_norm: bool | Literal["hidden"] | None
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden). null: hidden without a recurrent layer where the step limit
+    is 50 or more, or unknown; else false.
+    """
     weighting: Literal["none", "optimistic", "central"]
     """Weighted QMIX: reduces the loss of joint actions that are not underestimated to `weighting_alpha`, by the
     optimistic (OW) or the centrally weighted (CW) rule.
@@ -588,6 +597,10 @@ class SableSettings(SableKeys, total=False):
     """Layers of the network: retention over agents and timesteps."""
     network_edges: Literal["full"]
     """Agents that read each other: all."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     rnn: Literal["none"]
     """Recurrent layer: none, as retention has a memory of its own."""
     critic_hidden_sizes: None
@@ -637,6 +650,10 @@ class HAPPOSettings(HAPPOKeys, ClipKeys, total=False):
 
     name: Literal["haa2c", "happo"]
     """Algorithm."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     critic: Literal["joint", "state", "joint_state", "global"]
     """Input of the critic: the joint observation of the team, the environment's state, both (joint_state), or the
     observations of all teams (global).
@@ -682,6 +699,10 @@ class HASACSettings(HASACKeys, total=False):
 
     name: Literal["hasac"]
     """Algorithm."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     critic: Literal["joint", "state", "joint_state", "global"]
     """Input of the critics besides the agent's own observation and the actions of the team: the joint observation
     (joint), the environment's state (state), or both (joint_state), or observations and actions of all teams
@@ -721,6 +742,10 @@ class HATRPOSettings(HATRPOKeys, total=False):
 
     name: Literal["hatrpo"]
     """Algorithm."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     critic: Literal["joint", "state", "joint_state", "global"]
     """Input of the critic: the joint observation of the team, the environment's state, both (joint_state), or the
     observations of all teams (global).
@@ -732,6 +757,10 @@ class PPOSettings(PPOKeys, NetworkKeys, SharingKeys, CriticNetworkKeys, ClipKeys
 
     name: Literal["ia2c", "ippo", "ippo/yardstick", "maa2c", "mappo", "mappo/original", "mappo/original_tag", "ppo"]
     """Algorithm."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
     critic: Literal["own", "joint", "state", "joint_state", "global"]
@@ -784,6 +813,10 @@ class MAGPOSettings(MAGPOKeys, total=False):
     """Agents that the guider reads: all."""
     network_radius: None
     """Distance up to which agents hear each other: none, since the guider reads all of them."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     critic_hidden_sizes: None
     """Units of the critic's hidden layers: always `embedding_size`."""
     critic_network: None
@@ -797,6 +830,10 @@ class SACSettings(SACKeys, total=False):
 
     name: Literal["masac", "sac"]
     """Algorithm."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
     critic: Literal["own", "joint", "state", "joint_state", "global"]
@@ -823,6 +860,10 @@ class MATSettings(MATKeys, SharingKeys, total=False):
     """Layers of the network: an encoder and a decoder over agents."""
     network_edges: Literal["full"]
     """Agents that attend to each other: all."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     critic_hidden_sizes: None
     """Units of the critic's hidden layers: always `embedding_size`."""
     critic_network: None
@@ -836,6 +877,10 @@ class MATDecSettings(EncoderKeys, NetworkKeys, SharingKeys, total=False):
 
     name: Literal["mat_dec"]
     """Algorithm."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     critic_hidden_sizes: None
     """Units of the critic's hidden layers: always `embedding_size`."""
     critic_network: None
@@ -866,6 +911,10 @@ class PACSettings(PACKeys, total=False):
 
     name: Literal["pac"]
     """Algorithm."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     critic: Literal["joint", "state", "joint_state"]
     """Input of the critics: the joint observation of the team, the environment's state, or both."""
 
@@ -875,10 +924,6 @@ class POCAKeys(ClippedKeys, NetworkKeys, SharingKeys, total=False):
 
     gamma: float
     """Discount factor per step of the environment's reward."""
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden). The attention has its own in any case.
-    """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
     critic_hidden_sizes: Sequence[int] | None
@@ -922,6 +967,10 @@ class POCASettings(POCAKeys, total=False):
 
     name: Literal["poca"]
     """Algorithm."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden). The attention has its own in any case.
+    """
     td_lambda: float
     """Lambda of the returns."""
 
@@ -942,6 +991,10 @@ class PQNSettings(PQNKeys, total=False):
 
     name: Literal["pqn", "pqn_qmix", "pqn_vdn"]
     """Algorithm."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     td_lambda: float
     """Lambda of the returns."""
 
@@ -984,6 +1037,10 @@ class SEACSettings(SEACKeys, total=False):
 
     name: Literal["seac"]
     """Algorithm."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     share_params: Literal["none"]
     """Agents share experience, not parameters: networks that are one and the same learn nothing from each other."""
     critic: Literal["own"]
@@ -1002,6 +1059,10 @@ class VDACSettings(VDACKeys, total=False):
 
     name: Literal["vdac"]
     """Algorithm."""
+    layer_norm: bool | Literal["hidden"]
+    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
+    hidden layers, before their activation (hidden).
+    """
     mixer: Literal["vdn", "qmix"] | str | Code
     """Mixer of the agents' values: vdn (VDAC-sum), qmix (VDAC-mix), or your own class of a torch module
     package.module:Class, called as Class(agents, state_size, embed_dim=).
@@ -1911,10 +1972,6 @@ class TrainSettings(
     `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
     `tarmac`: agents exchange messages, so that execution is centralized. Or your own factory of torch modules
     package.module:name, called as name(input_size, role=, part=).
-    """
-    layer_norm: bool | Literal["hidden"]
-    """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
-    hidden layers, before their activation (hidden).
     """
     rnn: Literal["none", "gru", "lstm"]
     """Recurrent layer."""
