@@ -32,30 +32,13 @@ UPDATE = {
     "sac": REPLAY, "masac": REPLAY, "hasac": REPLAY,
 }  # fmt: skip
 """Reads by the host per update, however many epochs, minibatches and gradient steps it has."""
-FEEDFORWARD = {
-    "ppo",
-    "ippo",
-    "mappo",
-    "ia2c",
-    "maa2c",
-    "vdac",
-    "seac",
-    "pac",
-    "happo",
-    "haa2c",
-    "hatrpo",
-    "poca",
-    "mat",
-    "mat_dec",
-    "ff_sable",
-    "magpo",
-}
+FEEDFORWARD = {"mappo", "poca", "mat", "mat_dec"}
 """One more read, the number of timesteps that minibatches are drawn from."""
 
 CASES = [
     *((name, "continuous" if supports_actions(name, "continuous") else "discrete", "gru") for name in FAMILIES),
     *((name, "discrete", "none") for name in CLASSES if name not in FAMILIES),
-    *((name, "discrete", "none") for name in ("mappo", "hatrpo", "poca", "coma", "qmix", "matd3", "masac")),
+    *((name, "discrete", "none") for name in ("mappo", "poca", "coma", "qmix", "masac")),
     *((name, "discrete", "none") for name in ("qplex", "qfix")),  # mixers
 ]
 """Every class of learners, with a recurrent network and without one. Others differ from them in their presets."""

@@ -28,7 +28,7 @@ from graph_rollouts import (
 from graph_training import Training
 from preset_learners import preset_learner
 
-FAST = {"deaths and masks", "matrix game", "epsilon-greedy"}
+FAST = {"matrix game", "epsilon-greedy"}
 STAND_IN = [*sorted(FAST), "two teams with deaths and masks", "epsilon-soft", "noise on actions"]
 """One case per kind of policy and world. All of them are tested on a GPU, in `test_graphs_on_gpu.py`."""
 EXPLORATION = [
@@ -180,7 +180,7 @@ def test_changed_parameters_and_seeds_of_the_environment_are_captured_again(cuda
     ):
         for collector in (eager, captured):
             change(collector)
-        assert_equal(collected(captured, "on", 3), collected(eager, "off", 3))
+        assert_equal(collected(captured, "on", 2), collected(eager, "off", 2))
         assert captured._collect.captures == 1
 
 
@@ -234,11 +234,3 @@ def test_environments_and_policies_that_cannot_be_captured_are_named(cuda):
         assert obstacle(world.env, {"all": policy}) == (
             "the policy of team all does not act by operations on the GPU and tensors only"
         )
-
-
-def test_a_learner_trains_on_captured_rollouts(cuda):
-    """Gradient steps and rollouts are two graphs."""
-    training = Training("ippo", "gru", CUDA, cuda_graphs="on")
-    for k in range(2):
-        training.update(k / 2)
-    assert training.learner._graphs.graphed.captures == training._collector._collect.captures == 1

@@ -32,13 +32,19 @@ STAND_IN = ("double DQN", "QMIX with burn-in", "MADDPG", "MASAC")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", STAND_IN)
-def test_gradient_steps_are_those_without_graphs_bit_for_bit(cuda, case):
-    assert_gradient_steps_are_those_without_graphs(case, CUDA, rtol=0, atol=0)
+def test_gradient_steps_are_those_without_graphs_bit_for_bit_and_read_no_more(cuda, case):
+    """However many gradient steps there are. The numbers of reads are those of `test_algorithms.py`."""
+    training = assert_gradient_steps_are_those_without_graphs(case, CUDA, rtol=0, atol=0)
+    reads = {"algos/replay/buffer:add": 1, "algos/replay/buffer:insert": 1}
+    reads["algos/optimizer:mean_metrics"] = 2 if case == "MADDPG" else 1
+    assert transfers_of_an_update(cuda, training) == (reads, {})
 
 
 @pytest.mark.slow
-def test_steps_of_coma_are_those_without_graphs_bit_for_bit(cuda):
-    assert_coma_is_that_without_graphs("soft updates, components", CUDA, rtol=0, atol=0)
+def test_steps_of_coma_are_those_without_graphs_bit_for_bit_and_read_no_more(cuda):
+    training = assert_coma_is_that_without_graphs("soft updates, components", CUDA, rtol=0, atol=0)
+    reads = {"algos/optimizer:mean_metrics": 1, "algos/coma:update": 1}
+    assert transfers_of_an_update(cuda, training) == (reads, {})
 
 
 def test_the_end_of_exploration_is_captured_again(cuda):
@@ -60,34 +66,9 @@ def test_steps_of_coma_read_other_teams(cuda):
     )
 
 
-def test_an_update_of_coma_copies_nothing_and_reads_as_without_graphs(cuda):
-    found = transfers_of_an_update(cuda, coma("hard updates", "on", CUDA))
-    assert found == ({"algos/optimizer:mean_metrics": 1, "algos/coma:update": 1}, {})
-
-
-@pytest.mark.parametrize("case", ["QMIX", "MADDPG", "SAC"])
-def test_an_update_reads_no_more_with_graphs_and_copies_nothing(cuda, case):
-    """However many gradient steps it has. The numbers are those of `test_algorithms.py`."""
-    training = off_policy(case, "on", CUDA)
-    training.update(0.0)
-    rollout = training.collect()
-    cuda.reads.clear()
-    cuda.copies.clear()
-    training.learner.update(rollout, 0.5)
-    metrics = 2 if case == "MADDPG" else 1
-    assert cuda.reads == {
-        "algos/replay/buffer:add": 1, "algos/replay/buffer:insert": 1, "algos/optimizer:mean_metrics": metrics,
-    }  # fmt: skip
-    assert cuda.copies == {}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("train", "case"),
-    [(off_policy, "QMIX"), (coma, "hard updates")],
-)
-def test_a_resumed_learner_continues_exactly_with_and_without_graphs(cuda, train, case):
-    assert_a_resumed_learner_continues_exactly(lambda setting: train(case, setting, CUDA))
+def test_a_resumed_learner_continues_exactly_with_and_without_graphs(cuda):
+    assert_a_resumed_learner_continues_exactly(lambda setting: off_policy("QMIX", setting, CUDA))
 
 
 def test_a_step_that_reads_on_the_host_is_refused_in_one_line(cuda):

@@ -34,10 +34,9 @@ def each(cases):
     return [pytest.param(case, marks=() if case in FAST else pytest.mark.slow) for case in cases]
 
 
-@pytest.mark.parametrize("case", ["IPPO, several signals", "MA-POCA"])
-def test_targets_are_those_without_graphs_bit_for_bit(cuda, case):
+def test_targets_are_those_without_graphs_bit_for_bit(cuda):
     """Where training is not compared bit for bit."""
-    assert_targets_are_those_without_graphs(case, CUDA, rtol=0, atol=0)
+    assert_targets_are_those_without_graphs("IPPO, several signals", CUDA, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("case", each(STAND_IN))
@@ -49,7 +48,7 @@ def test_training_is_that_without_graphs_bit_for_bit(cuda, case):
 @pytest.mark.slow
 def test_curiosity_and_novelty_are_learned_from_as_without_graphs_bit_for_bit(cuda):
     """Their rewards and their training are not captured, and targets read the rewards."""
-    overrides = ["algo.rnn=gru", "algo.rnn_size=4", "algo.hidden_sizes=[8]", "algo.rollout_length=12", "algo.epochs=2"]
+    overrides = ["algo.rnn=gru", "algo.rnn_size=4", "algo.hidden_sizes=[8]", "algo.rollout_length=6", "algo.epochs=1"]
     overrides += ["rewards.icm.weight=0.1", "rewards.rnd.weight=0.1", "rewards.rnd.weight_schedule=linear"]
     config = resolve(["algo=ippo", "env=probe/both", *overrides]).config
     found = []
@@ -59,7 +58,7 @@ def test_curiosity_and_novelty_are_learned_from_as_without_graphs_bit_for_bit(cu
         context = AlgorithmContext(team=team, num_envs=4, seed=0, device=env.device, cuda_graphs=setting == "on")
         learner = make_rewarded(config.algo, config.rewards, context)
         collector = Collector(env, {team.name: learner.behavior_policy}, seed=0, cuda_graphs=setting == "on")
-        found.append([learner.update(collector.advance(12)[0][team.name], k / 2) for k in range(2)])
+        found.append([learner.update(collector.advance(6)[0][team.name], k / 2) for k in range(2)])
     assert found[0] == found[1]
     assert learner.algorithm._compute_samples.captures == 1
 
@@ -81,7 +80,10 @@ def test_moments_and_hidden_states_of_an_update_are_not_changed_by_the_next(cuda
 def test_an_update_copies_the_weights_of_signals_only_and_reads_as_without_graphs(cuda):
     """Whatever the number of signals. The read besides metrics is the number of timesteps that were acted on."""
     case = "IPPO, several signals"
-    off, on = (transfers_of_an_update(cuda, on_policy(case, setting, CUDA)) for setting in ("off", "on"))
+    trainings = [on_policy(case, setting, CUDA) for setting in ("off", "on")]
+    for training in trainings:
+        training.update(0.0)
+    off, on = (transfers_of_an_update(cuda, training) for training in trainings)
     reads = {"algos/clipped_learner:acted_candidates": 1, "algos/optimizer:mean_metrics": 1}
     assert on == off == (reads, {"algos/reward_streams:weights": 1})
 

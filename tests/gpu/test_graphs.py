@@ -11,7 +11,7 @@ from coterie.algos.optimizer import Optimizer
 from coterie.core.errors import UserError
 from coterie.core.tree import register_pytree, tree_map
 from fakecuda import CUDA, fake_cuda
-from graph_training import LEARNERS, Training, assert_updates_are_those_without_graphs
+from graph_training import Training, assert_updates_are_those_without_graphs
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_minibatches_are_filled_up_to_the_size_of_the_largest_and_no_further(cud
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "rnn"), [case for case in LEARNERS if case[1] == "none"])
+@pytest.mark.parametrize(("name", "rnn"), [("ippo", "none"), ("poca", "none")])
 def test_updates_are_those_without_graphs(cuda, name, rnn):
     """Minibatches that are filled up. Those of recurrent networks are equal bit for bit: `test_graphed_targets.py`."""
     assert_updates_are_those_without_graphs(name, rnn, CUDA, rtol=1e-5, atol=1e-6)
@@ -147,6 +147,7 @@ def test_updates_are_those_without_graphs(cuda, name, rnn):
 
 @pytest.mark.parametrize("rnn", ["none", "gru"])
 def test_an_update_reads_no_more_with_graphs_and_as_often_in_all_epochs(cuda, rnn):
+    """Gradient steps and rollouts are two graphs, which are captured once."""
     training = Training("ippo", rnn, CUDA, cuda_graphs="on")
     training.update(0.0)
     cuda.reads.clear()
@@ -155,6 +156,7 @@ def test_an_update_reads_no_more_with_graphs_and_as_often_in_all_epochs(cuda, rn
     once = {"training/collector:_checked_counts": 1, "algos/optimizer:mean_metrics": 1}
     assert cuda.reads == once | ({"algos/clipped_learner:acted_candidates": 1} if rnn == "none" else {})
     assert cuda.copies == {"training/rollout_builder:team_rollout": 1}
+    assert training.learner._graphs.graphed.captures == training.rollout_captures == 1
 
 
 def test_a_resumed_learner_captures_again_and_continues_exactly(cuda):

@@ -226,12 +226,13 @@ def original(case, setting, device):
 
 
 def assert_original_is_that_without_graphs(case, device, *, rtol, atol):
-    """Compares metrics and states of two updates."""
+    """Compares metrics and states of two updates. Returns both trainings."""
     eager, training = (original(case, setting, device) for setting in ("off", "on"))
     expected, found = ([x.update(k / 2) for k in range(2)] for x in (eager, training))
     assert training.learner._step_function.captures == ORIGINAL[case][2]
     assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
     assert training.counts() == eager.counts()
+    return eager, training
 
 
 def coma(case, setting, device):
@@ -243,13 +244,17 @@ def coma(case, setting, device):
 
 
 def assert_coma_is_that_without_graphs(case, device, *, rtol, atol):
-    """Compares metrics and states of two updates. There is one capture for each size of minibatches."""
+    """Compares metrics and states of two updates. There is one capture for each size of minibatches.
+
+    Returns the training with graphs.
+    """
     eager, training = (coma(case, setting, device) for setting in ("off", "on"))
     expected, found = ([x.update(k / 2) for k in range(2)] for x in (eager, training))
     assert training.learner._step_function.captures == (1 if "batch_size" in COMA[case][2] else 2)
     assert training.rollout_captures == 1
     assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
     assert training.counts() == eager.counts()
+    return training
 
 
 def off_policy(case, setting, device):
@@ -260,13 +265,17 @@ def off_policy(case, setting, device):
 
 
 def assert_gradient_steps_are_those_without_graphs(case, device, *, rtol, atol):
-    """Compares metrics and states of two updates. There is one capture, or with a delayed actor one of each step."""
+    """Compares metrics and states of two updates. There is one capture, or with a delayed actor one of each step.
+
+    Returns the training with graphs.
+    """
     eager, training = (off_policy(case, setting, device) for setting in ("off", "on"))
     expected, found = ([x.update(k / 2) for k in range(2)] for x in (eager, training))
     assert training.learner._step_function.captures == (2 if case in ("TD3", "MATD3") else 1)
     assert training.rollout_captures == 1
     assert_same(expected, found=found, eager=eager, training=training, rtol=rtol, atol=atol)
     assert training.counts() == eager.counts()
+    return training
 
 
 def assert_same(expected, eager, found, training, *, rtol, atol):
@@ -301,8 +310,7 @@ def assert_a_resumed_learner_continues_exactly(train):
 
 
 def transfers_of_an_update(cuda, training):
-    """Returns the reads by the host and the copies of the second update, on the stand-in."""
-    training.update(0.0)
+    """Returns the reads by the host and the copies of another update, on the stand-in."""
     rollout = training.collect()
     cuda.reads.clear()
     cuda.copies.clear()
