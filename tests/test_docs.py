@@ -7,9 +7,10 @@ HTML comments directly before a fenced block control how the block is tested:
     <!-- output -->                                    is the output of the Python block before it
 
 Python blocks always run, all blocks of a page in one namespace and one folder. Bash blocks with `coterie` commands run
-as well. They need a mark, so that each of them runs for only a few steps. `coterie train` only builds a run that its
-page does not use, if others train with its environment and its settings. Algorithms and built-in worlds train
-in tests of their own, each with its settings, as do ranks and workers.
+as well. They need a mark, so that each of them runs for only a few steps. `coterie train` trains for one rollout
+without evaluations if its page does not use the run, and only builds it if others train with its environment and its
+settings, too. Algorithms and built-in worlds train in tests of their own, each with its settings, as do ranks and
+workers.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ OPTIONS: dict[str, Callable[[list[str]], bool]] = {
     "--steps": lambda words: words[0] == "exploit",
     "--format": lambda words: words[0] == "export" and "--format" not in words,
     "--seconds": lambda words: words[0] == "bench",
+    "--algo": lambda words: "--all" in words,
     "--print": lambda words: "-m" in words or words[0] == "reproduce",
     "--no-videos": lambda words: words[0] == "report",
 }
@@ -345,20 +347,34 @@ def code(block: Block) -> list[str]:
     return [block.code] if block.language == "python" and not is_example else []
 
 
+def parts(page: Path) -> list[str]:
+    """Returns the commands and the Python code of a page that run, in order."""
+    return [part for block in blocks(page) for part in commands(block) or code(block)]
+
+
+@functools.cache
+def unused() -> set[tuple[str, str]]:
+    """Returns page and line of the commands whose run their page does not use later."""
+    found: set[tuple[str, str]] = set()
+    for page in PAGES:
+        for i, line in enumerate(given := parts(page)):
+            out, later = re.search(r" out=(\S+)", line), "\n".join(given[i + 1 :])
+            is_used = (out and out[1] in later) or re.search(r"\bruns\b(?!/)", later)
+            if line.startswith("coterie train ") and " -m " not in line and not is_used:
+                found.add((name(page), line))
+    return found
+
+
 @functools.cache
 def repeated() -> set[tuple[str, str]]:
     """Returns page and line of the commands that train as others do, without a later use of their run."""
     seen = {("env", name) for name in environments.FAMILIES}
     others: list[tuple[tuple[str, str], set[tuple[str, str]]]] = []
     for page in PAGES:
-        parts = [part for block in blocks(page) for part in commands(block) or code(block)]
-        for i, line in enumerate(parts):
+        for line in parts(page):
             words = small(line, {"steps": "600"}) if line.startswith("coterie train ") else []
             features = {found for word in words[1:] if (found := feature(*word.partition("=")[::2])) is not None}
-            out = next((word for word in words if word.startswith("out=")), "out=").removeprefix("out=")
-            later = "\n".join(parts[i + 1 :])
-            is_used = bool(out and out in later) or re.search(r"\bruns\b(?!/)", later) is not None
-            if words and not is_used and not any(word.startswith("-") for word in words):
+            if (name(page), line) in unused() and not any(word.startswith("-") for word in words):
                 others.append(((name(page), line), features))
             else:
                 seen |= features
@@ -406,7 +422,11 @@ def run_python(block: Block, page: Path, namespace: dict[str, Any], monkeypatch:
 
 
 def run_command(line: str, block: Block, page: Path) -> None:
-    words = small(line, block.settings)
+    settings = block.settings
+    if (name(page), line) in unused():
+        settings |= {} if "algo.learning_starts" in settings else {"steps": "1"}
+        settings |= {} if "eval/" in page.read_text(encoding="utf-8") else {"eval.every": "0"}
+    words = small(line, settings)
     if any(word.startswith(("ranks=", "workers.")) for word in words):
         resolve(words[1:])
         return
@@ -469,23 +489,18 @@ def test_runs_log_exactly_the_documented_metrics(tmp_path: Path):
     logged: set[str] = set()
     for run, settings in {
         "one": ["algo=mappo", "env=particle/simple_spread", f"--config={lessons}"],
-        "two": ["algo=ippo", "env=particle/simple_tag", "teams.agent.algo=random"],
         "selfplay": ["algo=ippo", "env=particle/simple_tag", *played],
-        "rewarded": ["algo=ippo", "env=probe/both", *curious, *cloned],
-        "signals": ["algo=poca", "env=probe/both", *curious],
+        "signals": ["algo=poca", "env=probe/both", *curious, *cloned],
         "groups": ["algo=poca", "env=probe/sum"],
         "values": ["algo=pqn_vdn", "env=probe/both"],
-        **{
-            name: [f"algo={name}", "env=probe/both"]
-            for name in ("coma", "happo", "hatrpo", "magpo", "qmix", "ddpg", "sac")
-        },
+        **{name: [f"algo={name}", "env=probe/both"] for name in ("coma", "hatrpo", "magpo", "ddpg", "sac")},
     }.items():
         fields = registry.algorithm(settings[0].removeprefix("algo=")).Config.model_fields
         small = {f"algo.{field}" for field in ("epochs", "num_minibatches")} - {f"algo.{field}" for field in fields}
-        steps, every = ("200", "200") if run in ("one", "two", "selfplay", "groups") else ("80", "0")
+        steps, every = ("200", "200") if run in ("one", "selfplay", "groups") else ("80", "0")
         given = tiny(*settings, f"steps={steps}", f"eval.every={every}")
         given = [setting for setting in given if setting.partition("=")[0] not in small]
-        early = ["algo.learning_starts=10", "algo.batch_size=4"] if run in ("qmix", "ddpg", "sac") else []
+        early = ["algo.learning_starts=10", "algo.batch_size=4"] if run in ("ddpg", "sac") else []
         assert main(["train", *given, *early, f"out={tmp_path / run}"]) == 0
         for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines():
             logged |= set(json.loads(line))
