@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import shutil
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from coterie.training import curriculum
 from coterie.training.curriculum import Criterion, CurriculumCallback, smooth
 from tinyruns import assert_same, checkpoint_state, log_entries, stop_at, tiny, train
 
-TAG = ("env=particle/simple_tag", "env.episode_limit=5", "steps=400", "eval.every=80")
+TAG = ("env=particle/simple_tag", "env.episode_limit=5", "steps=400", "eval.every=0")
 LESSONS = (
     "[{name: slow, parameters: {prey_speed: 0.25, spread: {uniform: [0.1, 0.5]}},"
     " advance: {metric: progress, above: 0.25}},"
@@ -38,10 +40,18 @@ def lesson_indices(rows: list[dict[str, Any]]) -> list[int]:
     return [row["lesson/index"] for row in rows if "lesson/index" in row]
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[training.TrainingResult, str]:
+    """An uninterrupted run of all lessons, and what it wrote to the terminal."""
+    out, shown = tmp_path_factory.mktemp("curriculum") / "uninterrupted", io.StringIO()
+    with redirect_stderr(shown):
+        return train(out, *TAG, lessons(), "progress=lines"), shown.getvalue()
+
+
 @pytest.mark.slow
-def test_lessons_follow_each_other_and_are_logged(tmp_path: Path, capsys: Any):
-    result = train(tmp_path / "run", *TAG, lessons(), "progress=lines")
-    rows = log_entries(tmp_path / "run")
+def test_lessons_follow_each_other_and_are_logged(uninterrupted: tuple[training.TrainingResult, str]):
+    result, output = uninterrupted
+    rows = log_entries(result.run)
     assert undeclared({name for row in rows for name in row}) == []
     indices = lesson_indices(rows)
     assert indices == sorted(indices)
@@ -49,14 +59,13 @@ def test_lessons_follow_each_other_and_are_logged(tmp_path: Path, capsys: Any):
     by_lesson = {row["lesson/index"]: row["lesson/prey_speed"] for row in rows if "lesson/index" in row}
     assert by_lesson == {1: 0.25, 2: 0.75, 3: 1.0}
     assert {row["lesson/spread"] for row in rows if "lesson/spread" in row} == {0.3}  # kept from the first lesson
-    output = capsys.readouterr().err
     assert "lesson 1 of 3: slow (prey_speed 0.25, spread {uniform: [0.1,0.5]})" in output
     assert (
         "lesson 2 of 3: fast (prey_speed {uniform: [0.5,1.0]}, spread {uniform: [0.1,0.5]}); progress 0.340" in output
     )
     assert "lesson 3 of 3: full" in output
     assert result.summary.lesson == "lesson 3 of 3: full"
-    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["lesson"] == "lesson 3 of 3: full"
+    assert json.loads((result.run / "manifest.json").read_text())["lesson"] == "lesson 3 of 3: full"
     assert "lesson 3 of 3: full" in result.summary.text()
 
 
@@ -68,23 +77,19 @@ def test_the_last_lesson_is_not_reached_below_the_threshold(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_lesson_lasts_its_minimum_number_of_episodes(uninterrupted: Path, tmp_path: Path):
+def test_a_lesson_lasts_its_minimum_number_of_episodes(
+    uninterrupted: tuple[training.TrainingResult, str], tmp_path: Path
+):
     train(tmp_path / "many", *TAG, lessons(LESSONS.replace("episodes: 20", "episodes: 40")))
-    few, many = (log_entries(run) for run in (uninterrupted, tmp_path / "many"))
+    few, many = (log_entries(run) for run in (uninterrupted[0].run, tmp_path / "many"))
     last = max(row["lesson/episodes"] for row in few if row.get("lesson/index") == 2)
     assert 8 <= last <= 20
     assert max(row["lesson/episodes"] for row in many if row.get("lesson/index") == 2) > last
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An uninterrupted run of all lessons."""
-    return train(tmp_path_factory.mktemp("curriculum") / "uninterrupted", *TAG, lessons()).run
-
-
 @pytest.mark.slow
 def test_a_run_resumed_within_a_lesson_is_bit_identical(
-    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    uninterrupted: tuple[training.TrainingResult, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Negative control: one that is resumed without its lesson ends differently."""
     with monkeypatch.context() as patched:
@@ -93,11 +98,12 @@ def test_a_run_resumed_within_a_lesson_is_bit_identical(
     assert checkpoint_state(tmp_path / "resumed")["callbacks"]["curriculum"]["lesson"] == 1
     shutil.copytree(tmp_path / "resumed", tmp_path / "forgets")
     training.resume(tmp_path / "resumed", [])
-    assert log_entries(tmp_path / "resumed") == log_entries(uninterrupted)
-    assert_same(checkpoint_state(tmp_path / "resumed"), checkpoint_state(uninterrupted))
+    whole = uninterrupted[0].run
+    assert log_entries(tmp_path / "resumed") == log_entries(whole)
+    assert_same(checkpoint_state(tmp_path / "resumed"), checkpoint_state(whole))
     monkeypatch.setattr(CurriculumCallback, "load_state_dict", lambda self, state: None)
     training.resume(tmp_path / "forgets", [])
-    assert log_entries(tmp_path / "forgets") != log_entries(uninterrupted)
+    assert log_entries(tmp_path / "forgets") != log_entries(whole)
 
 
 @pytest.mark.slow

@@ -13,11 +13,8 @@ from coterie.commands import train as training
 from coterie.core.metrics import undeclared
 from tinyruns import assert_same, checkpoint_state, log_entries, stop_at, train
 
-WORLDS = (
-    *("coop/pushblock", "coop/escape", "coop/baton", "probe/sum", "matrix/climbing"),
-    *("sparse/plates", "overcooked/cramped_room", "skirmish/2m_vs_1z", "skirmish/3m_duel"),
-)
-"""Built-in worlds whose agents get group rewards only."""
+WORLDS = ("coop/pushblock", "probe/sum", "skirmish/3m_duel")
+"""Built-in worlds whose agents get group rewards only: one group, roles, and two teams."""
 
 
 def evaluated(env: str, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, Any], str]:

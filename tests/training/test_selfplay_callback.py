@@ -23,7 +23,7 @@ from tinyruns import checkpoint_state, log_entries, tiny, train
 
 CPU = torch.device("cpu")
 RPS = ("env=matrix/rock_paper_scissors", "algo=ippo", "env.episode_limit=1")
-UNIFORM = ("selfplay.opponents=uniform", "selfplay.rating_episodes=4")
+UNIFORM = ("selfplay.opponents=uniform", "selfplay.rating_episodes=4", "eval.every=0")
 
 
 def names_of(out: Path) -> set[str]:
@@ -56,9 +56,9 @@ def test_one_policy_learns_and_plays_both_sides(played: tuple[Path, str]):
 @pytest.mark.slow
 def test_teams_of_asymmetric_games_alternate(tmp_path: Path):
     """Negative control: without self-play both learn at the same time."""
-    tag = ("env=particle/simple_tag", "algo=ippo", "steps=240", "env.episode_limit=10")
+    tag = ("env=particle/simple_tag", "algo=ippo", "steps=160", "env.episode_limit=10", "eval.every=0")
     out = tmp_path / "alternate"
-    train(out, *tag, *UNIFORM, "selfplay.snapshot_interval=60", "alternate.every=120")
+    train(out, *tag, *UNIFORM[:2], "selfplay.snapshot_interval=60", "alternate.every=80")
     learning = [{name.split("/")[1] for name in row if name.startswith("loss/")} for row in log_entries(out)]
     learning = [teams for teams in learning if teams]
     assert {"adversary"} in learning
@@ -74,7 +74,7 @@ def test_teams_of_asymmetric_games_alternate(tmp_path: Path):
 def test_a_team_that_does_not_learn_does_not_change(tmp_path: Path):
     """Negative control: the team that learns does."""
     settings = ("env=particle/simple_tag", "algo=ippo", "alternate.order=[adversary]", "alternate.every=1000", "seed=3")
-    train(tmp_path / "run", *settings, "steps=160", "checkpoint.every=40", "checkpoint.keep=true")
+    train(tmp_path / "run", *settings, "steps=80", "eval.every=0", "checkpoint.every=40", "checkpoint.keep=true")
     first = load_run(tmp_path / "run", "0", CPU).algorithms
     last = load_run(tmp_path / "run", "last", CPU).algorithms
 
@@ -94,10 +94,10 @@ def test_teams_with_different_algorithms_play_each_other(tmp_path: Path):
     out = tmp_path / "run"
     train(
         out,
-        *("env=particle/simple_tag", "env.episode_limit=10", "algo=ippo", "algo.rollout_length=10", "steps=480"),
+        *("env=particle/simple_tag", "env.episode_limit=10", "algo=ippo", "eval.every=0", "steps=320"),
         *("teams.agent.algo=iql", "teams.agent.algo.buffer_size=400", "teams.agent.algo.batch_size=4"),
         *("selfplay.opponents=pfsp", "selfplay.snapshot_interval=60", "selfplay.rating_episodes=4"),
-        *("alternate.every=120", "log.every=4"),
+        *("alternate.every=80", "log.every=4"),
     )
     snapshots = checkpoint_state(out)["callbacks"]["selfplay"]["ladder"]["snapshots"]
     assert {team for team, _, _ in snapshots} == {"adversary", "agent"}
@@ -185,7 +185,6 @@ def test_the_average_of_self_play_in_rock_paper_scissors_is_the_equilibrium(tmp_
         *(*RPS, *UNIFORM, "selfplay.latest_ratio=0", "selfplay.window=100", "selfplay.snapshot_interval=2k"),
         *("num_envs=64", "steps=40k", "algo.lr=1e-3", "algo.entropy_coef=0.1", "algo.epochs=10"),
         *("algo.num_minibatches=1", "algo.normalize_obs=false", "checkpoint.every=4k", "checkpoint.keep=true"),
-        *("eval.every=0",),
     )
     played = strategies(out)
     average, worst = exploitability(played.mean(0)), max(exploitability(one) for one in played)
@@ -224,7 +223,7 @@ def test_ratings_rise_only_in_a_game_with_better_and_worse_policies(tmp_path: Pa
 
     common = (
         *("algo=ippo", "env.episode_limit=1", "selfplay.opponents=uniform", "selfplay.snapshot_interval=2k"),
-        *("selfplay.rating_episodes=128", "num_envs=64", "eval.num_envs=64", "eval.every=0", "steps=14k"),
+        *("selfplay.rating_episodes=64", "num_envs=64", "eval.num_envs=64", "eval.every=0", "steps=14k"),
     )
     monkeypatch.setattr(
         registry, "environment", lambda name, own=registry.environment: Race if "pennies" in name else own(name)
@@ -233,7 +232,7 @@ def test_ratings_rise_only_in_a_game_with_better_and_worse_policies(tmp_path: Pa
     rising = ratings_of(tmp_path / "race")
     assert rising[-1] > 250
     assert rising[-1] > rising[len(rising) // 2] > rising[0]
-    train(tmp_path / "level", "env=matrix/rock_paper_scissors", *common, "algo.lr=1e-6", "steps=8k")
+    train(tmp_path / "level", "env=matrix/rock_paper_scissors", *common, "algo.lr=1e-6", "steps=6k")
     assert abs(ratings_of(tmp_path / "level")[-1]) < 100
 
 
@@ -254,6 +253,7 @@ def test_a_new_phase_starts_new_episodes_without_self_play_too(tmp_path: Path, m
     train(
         tmp_path / "run",
         *("env=particle/simple_tag", "algo=ippo", "env.episode_limit=100", "alternate.every=120", "steps=240"),
+        "eval.every=0",
     )
     assert firsts == [True, False, False, True, False, False]
 
@@ -289,7 +289,7 @@ def test_rating_games_report_their_progress(
     long = ("env=matrix/rock_paper_scissors", "env.episode_limit=40", "algo=ippo")
     train(tmp_path / "late", *long, *UNIFORM, "selfplay.snapshot_interval=40", "progress=lines")
     assert "rating games: 0 of 4 episodes" in capsys.readouterr().err
-    train(tmp_path / "plain", *RPS, "steps=40", "progress=lines")
+    train(tmp_path / "plain", *RPS, "steps=40", "eval.every=0", "progress=lines")
     assert "Elo of" not in capsys.readouterr().err
 
 
@@ -297,8 +297,8 @@ def test_rating_games_report_their_progress(
 @pytest.mark.parametrize("env", ["board/connect_four", "skirmish/3m_duel"])
 def test_two_sided_games_are_learned_by_self_play(env: str, tmp_path: Path):
     """Turn-based games, masks, agents that die, episodes of any length: wins are counted on either side."""
-    settings = ("selfplay.opponents=pfsp", "selfplay.snapshot_interval=200", "selfplay.rating_episodes=4", "steps=600")
-    train(tmp_path / "run", "algo=ippo", f"env={env}", *settings, "algo.rollout_length=40")
+    settings = ("selfplay.opponents=pfsp", "selfplay.snapshot_interval=100", "selfplay.rating_episodes=2", "steps=300")
+    train(tmp_path / "run", "algo=ippo", f"env={env}", *settings, "algo.rollout_length=30", "eval.every=0")
     names = names_of(tmp_path / "run")
     assert "selfplay/elo" in names
     assert undeclared(sorted(names)) == []
@@ -316,8 +316,8 @@ def test_a_lesson_may_wait_for_a_rating(tmp_path: Path):
     from coterie.commands import train as training
 
     settings = tiny(
-        *("env=particle/simple_ball", "env.episode_limit=5", "algo=ippo", "steps=400", f"out={tmp_path / 'run'}"),
-        *(*UNIFORM, "selfplay.snapshot_interval=60"),
+        *("env=particle/simple_ball", "env.episode_limit=5", "algo=ippo", "steps=160", f"out={tmp_path / 'run'}"),
+        *(*UNIFORM, "selfplay.snapshot_interval=40"),
     )
     training.train(resolve(settings, lessons))
     assert checkpoint_state(tmp_path / "run")["callbacks"]["curriculum"]["lesson"] == 1
