@@ -67,7 +67,7 @@ def test_an_example_algorithm_solves_a_probe(
     run = coterie.train(
         algo=algo,
         env="probe/action",
-        steps=1000 if mistaken else 6000,
+        steps=500 if mistaken else 4000,
         out=tmp_path / "run",
         threads=1,
         progress="off",

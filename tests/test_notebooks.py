@@ -21,9 +21,9 @@ PAGES = sorted(path for path in (ROOT / "docs").rglob("*.ipynb") if "_build" not
 
 
 FEWER = {
-    "steps=300_000": "steps=1_200",
-    '"every": 30_000': '"every": 600',
-    "steps=8_000": "steps=1_200",
+    "steps=300_000": "steps=600",
+    '"every": 30_000': '"every": 300',
+    "steps=8_000": "steps=600",
     '"episodes": 64': '"episodes": 8',
     '"episodes": 32': '"episodes": 8',
     "200)": "8)",

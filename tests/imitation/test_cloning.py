@@ -71,14 +71,14 @@ def test_every_family_clones_a_rule_with_roles_masks_and_death(name):
     SPECS.update({role.name: role.action for role in world.spec.roles})
     env, demos = played(world, follow_rule)
     untrained, _ = pretrained(name, env, demos, "none", 0)
-    lr, steps = (4e-3, 500) if name == "mat" else (1e-2, 300)  # a transformer
+    lr, steps = (4e-3, 500) if name == "mat" else (1e-2, 200)  # a transformer
     accuracy, _ = pretrained(name, env, demos, "none", steps, lr=lr, batch_size=64)
     assert untrained < 0.7, "negative control: without training it acts differently"
     assert accuracy > 0.95
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ["mappo", "iql", "masac"])
 def test_only_recurrent_policies_clone_a_rule_about_the_past(name):
     """The rule repeats the previous observation; observations are independent, so that only the past helps."""
 

@@ -13,7 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algo_worlds import Everything, Probe, env_of
@@ -78,13 +78,21 @@ def test_short_episodes_are_not_preferred():
 
 
 @pytest.mark.parametrize("kind", [*Everything.KINDS])
-def test_recordings_with_death_masks_roles_groups_and_all_actions_are_valid(kind):
+def test_recordings_with_death_masks_roles_groups_and_all_actions_are_valid_and_read_exactly(kind, tmp_path):
     demos = recorded(Everything(kind), episodes=9)
     assert find_errors(demos) == []
     assert demos.episodes == 9
     assert not demos.tensors["guard/alive"].all(), "some agents die"
     assert all(bool(x.isfinite().all()) for x in demos.tensors.values()), "observations of dead agents are not recorded"
     assert torch.equal(demos.tensors["episode/return"], episode_returns(demos))
+    demos.write(tmp_path / "a")
+    again = Demos.read(tmp_path / "a")
+    again.write(tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (again.env, again.params, again.roles, again.seed) == (demos.env, demos.params, demos.roles, demos.seed)
+    for name, x in demos.tensors.items():
+        assert x.dtype == again.tensors[name].dtype
+        assert x.numpy().tobytes() == again.tensors[name].numpy().tobytes()
 
 
 def test_recordings_are_a_function_of_the_seed(tmp_path):
@@ -103,19 +111,6 @@ def test_an_environment_without_end_is_a_one_line_error():
 
 
 # ------------------------------------------------------------------------------------------------------------ the file
-
-
-@pytest.mark.parametrize("kind", [*Everything.KINDS])
-def test_a_round_trip_is_exact(kind, tmp_path):
-    demos = recorded(Everything(kind))
-    demos.write(tmp_path / "a")
-    again = Demos.read(tmp_path / "a")
-    again.write(tmp_path / "b")
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert (again.env, again.params, again.roles, again.seed) == (demos.env, demos.params, demos.roles, demos.seed)
-    for name, x in demos.tensors.items():
-        assert x.dtype == again.tensors[name].dtype
-        assert x.numpy().tobytes() == again.tensors[name].numpy().tobytes()
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
@@ -159,8 +154,9 @@ def _put_role(key, value):
 FILES = {
     "there are no demonstrations .*nowhere. Record some": lambda path: path.rename(path.parent / "nowhere2"),
     "is incomplete or not a safetensors file": lambda path: path.write_bytes(path.read_bytes()[:-7]),
-    "is incomplete or not a safetensors file ": lambda path: path.write_bytes(b"not a file of tensors"),
-    "is incomplete or not a safetensors file  ": lambda path: path.write_bytes(b""),
+    "is incomplete or not a safetensors file ": lambda path: path.write_bytes(path.read_bytes()[:40]),
+    "is incomplete or not a safetensors file  ": lambda path: path.write_bytes(b"not a file of tensors"),
+    "is incomplete or not a safetensors file   ": lambda path: path.write_bytes(b""),
     "contains no demonstrations: its metadata has no entry": lambda path: path.write_bytes(
         safetensors.torch.save({"x": torch.zeros(1)})
     ),
@@ -192,11 +188,21 @@ FILES = {
 }
 
 
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    """A small file and its metadata."""
+    path = tmp_path_factory.mktemp("demos") / "demos"
+    recorded(clock(), episodes=2).write(path)
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    return path, content, json.loads(content[8 : 8 + size])["__metadata__"][METADATA_KEY]
+
+
 @pytest.mark.parametrize("line", FILES)
-def test_an_unreadable_file_is_a_one_line_error(line, tmp_path):
+def test_an_unreadable_file_is_a_one_line_error(line, recording, tmp_path):
     path = tmp_path / "nowhere"
-    recorded(clock()).write(path)
-    assert Demos.read(path).episodes == 7, "negative control: the unchanged file can be read"
+    path.write_bytes(recording[1])
+    assert Demos.read(path).episodes == 2, "negative control: the unchanged file can be read"
     FILES[line](path)
     with pytest.raises(UserError, match=line.strip()) as caught:
         Demos.read(path)
@@ -209,7 +215,7 @@ def test_a_change_anywhere_in_a_file_is_detected(tmp_path):
     content = path.read_bytes()
     header = 8 + int.from_bytes(content[:8], "little")
     assert Demos.read(path).digest.encode() in content[:header], "negative control"
-    places = [*range(0, header, 7), *range(header, len(content), 1 + len(content) // 100), len(content) - 1]
+    places = [*range(0, header, 29), *range(header, len(content), 1 + len(content) // 30), len(content) - 1]
     for place in places:
         changed = bytearray(content)
         changed[place] ^= 1 << place % 8
@@ -219,20 +225,8 @@ def test_a_change_anywhere_in_a_file_is_detected(tmp_path):
         assert_one_line(str(refusal.value))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.99])
-def test_a_truncated_file_is_detected(share, tmp_path):
-    path = tmp_path / "demos"
-    recorded(clock(), episodes=2).write(path)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(UserError, match="demos is incomplete or not a safetensors file"):
-        Demos.open(path)
-
-
-def test_a_changed_tensor_names_the_file_and_the_fix(tmp_path):
-    path = tmp_path / "demos"
-    recorded(clock(), episodes=2).write(path)
-    content = path.read_bytes()
+def test_a_changed_tensor_names_the_file_and_the_fix(recording, tmp_path):
+    path, content = tmp_path / "demos", recording[1]
     path.write_bytes(content[:-1] + bytes([1 - content[-1]]))
     with pytest.raises(
         UserError, match=r"demos is corrupt, it does not match its checksum\. Copy it again, or record it again\.$"
@@ -240,18 +234,8 @@ def test_a_changed_tensor_names_the_file_and_the_fix(tmp_path):
         Demos.open(path)
 
 
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory):
-    """A small file and its metadata."""
-    path = tmp_path_factory.mktemp("demos") / "demos"
-    recorded(clock(), episodes=2).write(path)
-    content = path.read_bytes()
-    size = int.from_bytes(content[:8], "little")
-    return path, content, json.loads(content[8 : 8 + size])["__metadata__"][METADATA_KEY]
-
-
 @pytest.mark.slow
-@FUZZ
+@settings(FUZZ, max_examples=200)  # reading takes much longer than parsing
 @given(seed=st.integers(0, 2**64 - 1))
 def test_mutated_metadata_is_read_or_refused_in_one_line(seed, recording):
     """The checksum is that of the mutated file, as an attacker would write it."""
@@ -336,10 +320,17 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("line", ERRORS)
-def test_every_error_is_found(line, tmp_path):
+@pytest.fixture(scope="module")
+def everything():
+    """Valid demonstrations, which tests copy before they change them."""
     demos = recorded(Everything())
-    assert find_errors(demos) == [], "negative control: the unchanged demonstrations are valid"
+    assert find_errors(demos) == []
+    return demos
+
+
+@pytest.mark.parametrize("line", ERRORS)
+def test_every_error_is_found(line, everything, tmp_path):
+    demos = everything
     tensors = {name: x.clone() for name, x in demos.tensors.items()}
     ERRORS[line](tensors)
     found = find_errors(replace(demos, tensors=tensors))

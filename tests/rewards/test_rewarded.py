@@ -74,9 +74,9 @@ def test_every_family_of_algorithms_learns_with_every_signal(name: str, signal: 
     algorithm = rewarded(name, env, **{signal: TINY_SIGNAL | {"weight": 1.0}})
     (team,) = env.spec.default_teams()
     collector = Collector(env, {team.name: algorithm.behavior_policy}, seed=0)
-    for k in range(3):
+    for k in range(2):
         (rollout,) = collector.advance(algorithm.rollout_length)[0].values()
-        metrics = algorithm.update(rollout, k / 3)
+        metrics = algorithm.update(rollout, k / 2)
     assert all(abs(value) < float("inf") for value in metrics.values())
     assert metrics[f"reward/{signal}_mean"] > 0
     assert undeclared(metrics) == []

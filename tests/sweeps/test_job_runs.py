@@ -15,6 +15,7 @@ import pytest
 import tinyruns
 from coterie.assembly.resolve import resolve
 from coterie.config.provenance import to_yaml
+from coterie.config.sources import from_file
 from coterie.core.errors import UserError
 from coterie.runs.folder import RunFolder
 from coterie.sweeps.job_runs import Found, find, identity, mean_and_error, print_results, settings_of
@@ -39,6 +40,12 @@ class Crasher(gymnasium.Env):
         return self.observation_space.sample() * 0, 1.0, False, True, {}
 """
 LONG = ("steps=2000", "checkpoint.every=400", "eval.every=0")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Curves take longer than such runs."""
+    monkeypatch.setattr("coterie.sweeps.job_runs.draw_curves", tinyruns.draw_nothing)
 
 
 def _find(*settings: str, out: Path, named: bool = True) -> Found:
@@ -67,9 +74,7 @@ def test_a_job_that_removes_its_run_is_waited_for(
     assert not out.exists()
 
 
-def test_a_run_belongs_to_a_job_with_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("coterie.commands.train.draw_curves", tinyruns.draw_nothing)
-    monkeypatch.setattr("coterie.sweeps.job_runs.draw_curves", tinyruns.draw_nothing)
+def test_a_run_belongs_to_a_job_with_the_same_settings(tmp_path: Path):
     out = tmp_path / "seed0"
     assert _find(out=out).state == "missing"
     tinyruns.train(out)
@@ -84,11 +89,7 @@ def test_a_run_belongs_to_a_job_with_the_same_settings(tmp_path: Path, monkeypat
         _find("algo.lr=0.1", out=out)
 
 
-def test_a_run_whose_settings_were_derived_belongs_to_a_job_that_derives_or_has_the_same_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("coterie.commands.train.draw_curves", tinyruns.draw_nothing)
-    monkeypatch.setattr("coterie.sweeps.job_runs.draw_curves", tinyruns.draw_nothing)
+def test_a_run_whose_settings_were_derived_belongs_to_a_job_that_derives_or_has_the_same_values(tmp_path: Path):
     derived, given = tmp_path / "derived", tmp_path / "given"
     tinyruns.train(derived)
     assert re.search(r"bootstrap_at_limit: false +# derived: ", (derived / "config.yaml").read_text())
@@ -100,11 +101,7 @@ def test_a_run_whose_settings_were_derived_belongs_to_a_job_that_derives_or_has_
         _find(out=given)
 
 
-def test_a_run_from_before_a_setting_existed_belongs_to_a_job_with_its_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("coterie.commands.train.draw_curves", tinyruns.draw_nothing)
-    monkeypatch.setattr("coterie.sweeps.job_runs.draw_curves", tinyruns.draw_nothing)
+def test_a_run_from_before_a_setting_existed_belongs_to_a_job_with_its_default(tmp_path: Path):
     out = tmp_path / "seed0"
     tinyruns.train(out)
     config = out / "config.yaml"
@@ -116,9 +113,7 @@ def test_a_run_from_before_a_setting_existed_belongs_to_a_job_with_its_default(
         _find("algo.adam_eps=0.1", out=out)
 
 
-def test_code_that_has_changed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("coterie.commands.train.draw_curves", tinyruns.draw_nothing)
-    monkeypatch.setattr("coterie.sweeps.job_runs.draw_curves", tinyruns.draw_nothing)
+def test_code_that_has_changed_is_reported(tmp_path: Path):
     out = tmp_path / "run"
     tinyruns.train(out)
     manifest = json.loads((out / "manifest.json").read_text())
@@ -131,7 +126,6 @@ def test_code_that_has_changed_is_reported(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_run_without_its_last_checkpoint_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("coterie.commands.train.draw_curves", tinyruns.draw_nothing)
     out = tmp_path / "run"
     with monkeypatch.context() as stopped:
         tinyruns.stop_at(stopped, 40)
@@ -141,9 +135,6 @@ def test_a_run_without_its_last_checkpoint_is_broken(tmp_path: Path, monkeypatch
 
 def test_the_settings_of_a_run_are_those_of_its_file(tmp_path: Path):
     """The identity is computed from a configuration, and from the YAML file that is written of it."""
-    from coterie.config.provenance import to_yaml
-    from coterie.config.sources import from_file
-
     for settings in ([], ["algo=qmix"], ["env=particle/simple_tag", "teams.adversary.algo=random", "algo.lr=1e-3"]):
         resolved = resolve(settings)
         file = tmp_path / "config.yaml"

@@ -65,16 +65,8 @@ def test_reward_signals_are_logged_with_their_update(demos: Path, tmp_path: Path
 def test_self_play_is_logged_with_the_games_and_the_snapshot_of_its_rollout(tmp_path: Path) -> None:
     train(tmp_path / "run", *GAME, *SELF_PLAY)
     rows = log_entries(tmp_path / "run")
-    assert [row["selfplay/pool"] for row in rows] == [
-        2,
-        3,
-        4,
-        5,
-        6,
-        7,
-        8,
-        9,
-    ]  # the untrained policy and one snapshot per rollout
+    # the untrained policy and one snapshot per rollout
+    assert [row["selfplay/pool"] for row in rows] == list(range(2, 10))
     for row in rows:  # wins are 1, losses -1
         assert row["selfplay/win_rate"] == pytest.approx((1 + row["rollout/row/return_mean"]) / 2)
     assert all(row["selfplay/elo_error"] > 0 for row in rows)  # of a snapshot that has played, which the first has not

@@ -13,11 +13,18 @@ from typing import Any, final
 import pytest
 import torch
 
+from coterie.assembly.build import build
 from coterie.assembly.learners import load_run
+from coterie.assembly.resolve import resolve
+from coterie.commands import train as training
 from coterie.core.errors import UserError
 from coterie.core.metrics import undeclared
 from coterie.core.types import Timestep
+from coterie.envs import registry
 from coterie.envs.worlds.matrix.matrix_game import BimatrixGame, MatrixConfig, bimatrix_game
+from coterie.training import selfplay_callback
+from coterie.training.collector import Collector
+from coterie.training.opponents import SnapshotPool
 from coterie.training.selfplay_callback import SelfPlayCallback
 from tinyruns import checkpoint_state, log_entries, tiny, train
 
@@ -121,9 +128,6 @@ def test_no_opponent_changes_within_an_episode_when_a_snapshot_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Negative control: without a spare slot, episodes against the oldest snapshot continue against the newest."""
-    from coterie.training import selfplay_callback
-    from coterie.training.collector import Collector
-    from coterie.training.opponents import SnapshotPool
 
     def changed(out: Path) -> bool:
         seen: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -219,8 +223,6 @@ def ratings_of(out: Path) -> Sequence[float]:
 @pytest.mark.slow
 def test_ratings_rise_only_in_a_game_with_better_and_worse_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """In the race every later policy is stronger. Negative control: a game in which all choices are equal."""
-    from coterie.envs import registry
-
     common = (
         *("algo=ippo", "env.episode_limit=1", "selfplay.opponents=uniform", "selfplay.snapshot_interval=2k"),
         *("selfplay.rating_episodes=64", "num_envs=64", "eval.num_envs=64", "eval.every=0", "steps=14k"),
@@ -239,8 +241,6 @@ def test_ratings_rise_only_in_a_game_with_better_and_worse_policies(tmp_path: Pa
 @pytest.mark.slow
 def test_a_new_phase_starts_new_episodes_without_self_play_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Negative control: while the same team learns, episodes continue."""
-    from coterie.training.collector import Collector
-
     firsts: list[bool] = []
     advance = Collector.advance
 
@@ -259,9 +259,6 @@ def test_a_new_phase_starts_new_episodes_without_self_play_too(tmp_path: Path, m
 
 
 def test_opponents_in_training_ignore_the_evaluation_mode(tmp_path: Path):
-    from coterie.assembly.build import build
-    from coterie.assembly.resolve import resolve
-
     settings = ["env=particle/simple_ball", "algo=ippo", "selfplay.opponents=uniform", "device=cpu", "num_envs=2"]
     for mode, rated in (("greedy", "greedy"), ("auto", "sample")):
         components = build(resolve([*settings, f"eval.mode={mode}"]).config)
@@ -277,8 +274,6 @@ def test_rating_games_report_their_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], played: tuple[Path, str]
 ):
     """Negative control: short games report nothing. So does the summary of a run without self-play."""
-    from coterie.training import selfplay_callback
-
     assert "rating games" not in played[1]
     reporter = selfplay_callback.PeriodicProgress
     monkeypatch.setattr(
@@ -312,9 +307,6 @@ def test_a_lesson_may_wait_for_a_rating(tmp_path: Path):
         "curriculum: {lessons: [{name: a, parameters: {speed: 1.0}, advance: {metric: selfplay/elo, above: -5000}}, "
         "{name: b, parameters: {speed: 1.5}}]}\n"
     )
-    from coterie.assembly.resolve import resolve
-    from coterie.commands import train as training
-
     settings = tiny(
         *("env=particle/simple_ball", "env.episode_limit=5", "algo=ippo", "steps=160", f"out={tmp_path / 'run'}"),
         *(*UNIFORM, "selfplay.snapshot_interval=40"),
@@ -324,9 +316,6 @@ def test_a_lesson_may_wait_for_a_rating(tmp_path: Path):
 
 
 def test_self_play_needs_algorithms_that_learn():
-    from coterie.assembly.build import build
-    from coterie.assembly.resolve import resolve
-
     for algo in ("random", "scripted"):
         settings = ["env=particle/simple_ball", f"algo={algo}", "selfplay.opponents=uniform", "device=cpu"]
         with pytest.raises(UserError, match=r"needs two teams that learn, but .* has 0 here\. Choose"):
@@ -335,8 +324,6 @@ def test_self_play_needs_algorithms_that_learn():
 
 @pytest.mark.slow
 def test_a_checkpoint_with_another_pool_is_refused_in_one_line(tmp_path: Path, played: tuple[Path, str]):
-    from coterie.commands import train as training
-
     out = shutil.copytree(played[0], tmp_path / "run")
     config = out / "config.yaml"
     text = config.read_text()

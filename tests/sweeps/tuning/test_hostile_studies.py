@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,10 @@ CHOICE = {"name": "CategoricalDistribution", "attributes": {"choices": ["1e-3 al
 WORDS = ("algo=ippo", "env=matrix/climbing", "steps=1000", "algo.lr=log(1e-5,1e-2)")
 
 
-@pytest.fixture
-def plan(tmp_path: Path) -> TunePlan:
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> TunePlan:
     """A search whose study has a finished trial and one that runs."""
-    found = make_plan(WORDS, seeds="1", out=tmp_path / "study")
+    found = make_plan(WORDS, seeds="1", out=tmp_path_factory.mktemp("intact") / "study")
     found.folder.mkdir()
     study = open_study(found)
     first = ask(found, study)
@@ -30,6 +32,13 @@ def plan(tmp_path: Path) -> TunePlan:
     study.tell(first, 1.0)
     ask(found, study)
     return found
+
+
+@pytest.fixture
+def plan(intact: TunePlan, tmp_path: Path) -> TunePlan:
+    """A copy of the search."""
+    shutil.copytree(intact.folder, tmp_path / "study")
+    return replace(intact, folder=tmp_path / "study")
 
 
 def _edit(plan: TunePlan, statement: str, *values: Any) -> None:
