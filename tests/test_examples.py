@@ -48,6 +48,10 @@ def test_an_example_runs_and_writes_its_results(
     monkeypatch.syspath_prepend(str(example.parent))
     monkeypatch.setattr(sys, "argv", [str(example), "200"])
     monkeypatch.setattr("coterie.core.process.MAX_DEFAULT_THREADS", 1)  # so little work is slower with more
+    few = {"eval.episodes": 4, "eval.num_envs": 4, "eval.min_episodes": 1}
+    train, evaluate = coterie.train, coterie.evaluate
+    monkeypatch.setattr(coterie, "train", lambda **given: train(**few | given))
+    monkeypatch.setattr(coterie, "evaluate", lambda run, episodes: evaluate(run, episodes=4))
     threads = torch.get_num_threads()
     runpy.run_path(str(example), run_name="__main__")
     torch.set_num_threads(threads)
@@ -67,7 +71,7 @@ def test_an_example_algorithm_solves_a_probe(
     run = coterie.train(
         algo=algo,
         env="probe/action",
-        steps=500 if mistaken else 4000,
+        steps=500 if mistaken else 2500,
         out=tmp_path / "run",
         threads=1,
         progress="off",

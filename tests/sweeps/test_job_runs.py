@@ -250,16 +250,13 @@ def _outcome_of(seed: int, now: float, problem: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("problem", ["below random", "fell", "nothing learned"])
 def test_runs_that_ended_badly_are_marked_and_counted(
-    problem: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     failed = {"job": "seed2", "configuration": "all", "seed": 2, "state": "failed", "exit_code": 1, "error": "unlucky"}
-    print_results([_outcome_of(0, -9.0, problem), _outcome_of(1, 9.0, ""), failed], json=False)
+    print_results([_outcome_of(0, -9.0, "fell"), _outcome_of(1, 9.0, ""), failed], json=False)
     text = " ".join(capsys.readouterr().out.split())
-    assert text.count(f"finished, {problem}") == 1
-    assert f"2 finished, 1 failed, 1 {problem}" in text
+    assert text.count("finished, fell") == 1
+    assert "2 finished, 1 failed, 1 fell" in text
     assert "random start now highest" in text
