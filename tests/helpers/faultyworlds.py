@@ -81,23 +81,6 @@ class Obedient(gymnasium.Env):
         return np.array([self._id, self._episode, self._age])
 
 
-class Wide(gymnasium.Env):
-    """Large random images, so that observations exceed the size of Ray's inline messages."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (100, 100, 3), np.uint8)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return self._observation(), {}
-
-    def step(self, action: Any) -> Any:
-        return self._observation(), float(action), bool(self.np_random.random() < 0.1), False, {}
-
-    def _observation(self) -> np.ndarray:
-        return self.np_random.integers(0, 256, (100, 100, 3), np.uint8)
-
-
 FAULTS = ("exits", "killed", "hangs", "raises", "nan", "shape")
 
 
@@ -123,4 +106,3 @@ def fail(fault: str, observation: np.ndarray) -> np.ndarray:
 
 
 gymnasium.register("Counting-v0", Counting)
-gymnasium.register("Obedient-v0", Obedient)

@@ -13,8 +13,10 @@ from torch import Tensor
 from coterie.config.schema import WorkersConfig
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv
+from coterie.envs.external.workers import ray_workers
 from coterie.envs.external.workers.processes import ProcessBackend
 
+HANGING = "gym/faultyworlds:Counting-v0"
 REQUESTS: dict[str, Callable[[Any, Any], Any]] = {
     "state": lambda env, saved: env.state_dict(),
     "load": lambda env, saved: env.load_state_dict(saved),
@@ -64,12 +66,35 @@ def separate_errors() -> None:
     os.dup2(os.open("errors", os.O_WRONLY | os.O_CREAT), 2)
 
 
+def lead_session(variables: dict[str, str]) -> None:
+    """Makes this process the leader of a new session, and sets environment variables."""
+    os.setsid()
+    os.environ.update(variables)
+
+
 def step_hanging_workers() -> None:
     """Steps two workers that hang in the third step, and never returns. Writes their processes to a file."""
-    backend = ProcessBackend("gym/faultyworlds:Counting-v0", {"fault": "hangs"}, 4, WorkersConfig(count=2, timeout=500))
+    backend = ProcessBackend(HANGING, {"fault": "hangs"}, 4, WorkersConfig(count=2, timeout=500))
     backend.reset(0)
-    Path(".pids").write_text(" ".join(map(str, backend.pids)))
-    Path(".pids").rename("pids")
+    _write("pids", " ".join(map(str, backend.pids)))
+    _step_forever(backend)
+
+
+def step_hanging_ray_worker() -> None:
+    """Steps a worker of a local Ray that hangs in the third step, and never returns. Writes Ray's folder to a file."""
+    config = WorkersConfig(count=1, kind="ray", timeout=500)
+    backend = ray_workers.ray_backend(HANGING, {"fault": "hangs", "once": os.path.abspath("hangs")}, 2, config)
+    backend.reset(0)
+    _write("folder", ray_workers.connections["local"].folder)
+    _step_forever(backend)
+
+
+def _write(name: str, text: str) -> None:
+    Path(f".{name}").write_text(text)
+    Path(f".{name}").rename(name)
+
+
+def _step_forever(backend: ProcessBackend) -> None:
     while True:
         backend.send()
         backend.receive()

@@ -84,22 +84,18 @@ def test_infos_of_none_are_empty():
 
 @pytest.mark.parametrize(
     ("attribute", "value", "when"),
-    [
-        (attribute, value, ("reset", "step")[(k + j) % 2])
-        for k, attribute in enumerate([*DICTS, "agents", "agent_selection"])
-        for j, value in enumerate(VALUES)
-    ],
+    [(attribute, "number", "step") for attribute in (*DICTS, "agents", "agent_selection")]
+    + [("terminations", value, "reset") for value in ("none", "list", "text", "array")]
+    + [("agents", "none", "reset"), ("agent_selection", "text", "reset"), ("_cumulative_rewards", "none", "step")],
 )
-def test_an_attribute_of_a_wrong_kind_is_named(
-    attribute: str, value: str, when: str, capsys: pytest.CaptureFixture[str]
-):
-    if (attribute, value) in (("infos", "none"), ("agents", "list")):
-        return  # empty infos, and names of agents
-    params = {"attribute": attribute, "value": value, "when": when}
+def test_an_attribute_of_a_wrong_kind_is_named(attribute: str, value: str, when: str):
     with pytest.raises(UserError) as error:
-        play(params)
+        play({"attribute": attribute, "value": value, "when": when})
     expected = {"agents": "expected a list of names", "agent_selection": "expected one of"}
     assert f"`{attribute}` is" in str(error.value)
     assert expected.get(attribute, "expected a dict by agent") in str(error.value)
-    assert main(["check-env", f"{HERE}:turns", *(f"env.{key}={word}" for key, word in params.items()), "--json"]) == 1
-    assert f"`{attribute}` is" in json.loads(capsys.readouterr().out)["findings"][0]["message"]
+
+
+def test_the_check_names_an_attribute_of_a_wrong_kind(capsys: pytest.CaptureFixture[str]):
+    assert main(["check-env", f"{HERE}:turns", "env.attribute=infos", "env.value=number", "--json"]) == 1
+    assert "`infos` is" in json.loads(capsys.readouterr().out)["findings"][0]["message"]

@@ -97,13 +97,11 @@ def library_env(name: str, interface: str, params: dict[str, Any]) -> Any:
 # ----------------------------------------------------------------------------------------------- the library's own loop
 
 PARALLEL = (
-    (SPREAD, {"N": 2, "max_cycles": 7}, False),
     ("pettingzoo/mpe2.simple_world_comm_v3", {"max_cycles": 6}, True),
     ("pettingzoo/mpe2.simple_tag_v3", {"max_cycles": 6, "continuous_actions": True}, False),
     ("pettingzoo/butterfly.pistonball_v6", {"max_cycles": 5, "n_pistons": 3}, False),
     ("pettingzoo/butterfly.knights_archers_zombies_v11", {"max_cycles": 9}, True),
     ("pettingzoo/sisl.multiwalker_v9", {"max_cycles": 11, "n_walkers": 2}, True),
-    ("pettingzoo/sisl.pursuit_v5", {"max_cycles": 8, "n_evaders": 2, "n_pursuers": 3}, True),
 )
 
 
@@ -146,7 +144,7 @@ def test_every_environment_equals_the_library_s_parallel_loop(name: str, params:
             truncations += bool((step.episode_terminated if "multiwalker" in name else step.episode_truncated)[b])
         own.close()
     assert truncations
-    assert ("global" in env.spec.state_sizes) == (state or name == SPREAD or "mpe2" in name)
+    assert ("global" in env.spec.state_sizes) == (state or "mpe2" in name)
 
 
 @pytest.mark.parametrize(("name", "wins"), [(FOUR, True), (NOUGHTS, True), ("pettingzoo_worlds:Ring", False)])
@@ -201,31 +199,14 @@ def test_the_last_observation_differs_from_the_first_of_the_next_episode():
     assert not torch.equal(final.obs["agent"], first.obs["agent"])
 
 
-def test_environments_have_individual_seeds_and_a_seeded_reset_restarts_the_stream():
-    few, many = (make(SPREAD, {"N": 2}, num_envs=num_envs, seed=3).reset().obs["agent"] for num_envs in (2, 4))
-    assert torch.equal(few, many[:2])
-    assert len(many.unique(dim=0)) == 4
-    env = make(SPREAD, {"N": 2}, num_envs=2, seed=3)
-    first, second = env.reset().obs["agent"], env.reset().obs["agent"]
-    assert not torch.equal(first, second)
-    assert torch.equal(env.reset(3).obs["agent"], first)
-    assert torch.equal(env.reset().obs["agent"], second)
-
-
 CLEAN = (
-    (SPREAD, {"max_cycles": 6}),
     (FOUR, {}),
-    (NOUGHTS, {}),
-    ("pettingzoo/classic.rps_v2", {}),
-    ("pettingzoo/sisl.multiwalker_v9", {"max_cycles": 9, "terminate_on_fall": False, "n_walkers": 2}),
-    ("pettingzoo/sisl.pursuit_v5", {"max_cycles": 9, "n_evaders": 3, "n_pursuers": 3}),
     ("pettingzoo_worlds:isle", {"mask": "obs", "episode_limit": 7}),
     ("pettingzoo_worlds:Crowd", {"max_agents": 5, "episode_limit": 7}),
     ("pettingzoo_worlds:Ring", {}),
     ("pettingzoo_worlds:Recalled", {}),
     ("pettingzoo_worlds:Shifts", {"episode_limit": 3}),
     ("pettingzoo_worlds:pendulum", {"episode_limit": 8}),
-    ("pettingzoo_worlds:spread_aec", {"N": 2, "max_cycles": 5}),
 )
 HARMLESS = {"slow", "render-missing", "seed-ignored", "envs-identical", "episode-limit-undeclared"}
 
@@ -329,14 +310,8 @@ def test_the_limit_truncates_living_agents_and_deaths_at_the_limit_terminate():
     assert path[5][0].first[0].tolist() == [True, True, False]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_individually_truncated_agent_shows_its_last_observation_once(workers: int):
-    env = make("pettingzoo_worlds:Shifts", {"clock": True}, 2, workers=WorkersConfig(count=workers))
-    try:
-        path = list(played(env, 7))
-    finally:
-        env.close()
+def test_an_individually_truncated_agent_shows_its_last_observation_once():
+    path = list(played(make("pettingzoo_worlds:Shifts", {"clock": True}, 2), 7))
     for b in range(2):
         assert [timestep.alive[b].int().tolist() for timestep, *_ in path] == [[1, 1]] * 3 + [[0, 1]] * 4
         assert [step.truncated[b].int().tolist() for _, _, step, _ in path[:6]] == [
@@ -390,11 +365,7 @@ def drop_truncated_observations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Collector, "_visible", lambda self, observed, outcome: observed.alive)
 
 
-MISTAKES = (None, clear_truncated_at_once, drop_truncated_observations)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", [None, clear_truncated_at_once, drop_truncated_observations])
 def test_ppo_bootstraps_individually_truncated_agents_from_their_last_observation(
     mistake: Any, monkeypatch: pytest.MonkeyPatch
 ):
@@ -419,13 +390,8 @@ def test_ppo_bootstraps_individually_truncated_agents_from_their_last_observatio
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_q_learning_bootstraps_individually_truncated_agents_through_the_replay_buffer(
-    mistake: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_q_learning_bootstraps_individually_truncated_agents_through_the_replay_buffer():
     """A constant reward of 1 has the value 2 at gamma 0.5."""
-    if mistake:
-        mistake(monkeypatch)
     env = make("pettingzoo_worlds:Shifts", num_envs=2)
     (team,) = env.spec.default_teams()
     config = QLearningConfig(
@@ -439,9 +405,7 @@ def test_q_learning_bootstraps_individually_truncated_agents_through_the_replay_
         learner.update(collector.advance(5)[0][team.name], 0.0)
     with torch.no_grad():
         (q,) = learner.value.net({"agent": torch.tensor([[[1.0, 0.0]] * 2])}, None, {})[0].values()
-    values = q[0, :, 0].tolist()
-    assert values[1] == pytest.approx(2, abs=0.05)
-    assert (values[0] == pytest.approx(2, abs=0.05)) == (mistake is None)
+    assert q[0, :, 0].tolist() == pytest.approx([2, 2], abs=0.05)
 
 
 def test_rollouts_and_replay_buffers_contain_last_observations_at_any_rollout_boundary():
@@ -566,39 +530,6 @@ def test_states_are_passed_to_critics_and_large_ones_only_on_request():
 # ---------------------------------------------------------------------------------------------------------------- turns
 
 
-def test_waiting_agents_can_only_wait_and_the_agent_to_move_cannot():
-    env = make(FOUR, num_envs=2)
-    assert env.spec.roles[0].action_space == spaces.Discrete(8)
-    for t, (timestep, _, _, _) in enumerate(played(env, 6)):
-        mask = timestep.action_mask["player"]
-        assert timestep.alive.all()
-        assert mask[:, t % 2].tolist() == [[True] * 7 + [False]] * 2
-        assert mask[:, 1 - t % 2].tolist() == [[False] * 7 + [True]] * 2
-
-
-def test_illegal_moves_are_never_sampled():
-    env = make(FOUR, num_envs=3, seed=1)
-    full = 0
-    for timestep, _, step, _ in played(env, 150):
-        moving = ~timestep.action_mask["player"][..., 7]
-        full += int((~timestep.action_mask["player"][..., :7])[moving].sum())
-        assert not step.truncated.any()  # the library ends a game at an illegal move
-        lost = step.reward.sum(1)
-        assert not lost.any()  # an illegal move costs 1, and no one gains it
-    assert full
-
-
-def test_an_illegal_move_would_be_detected():
-    env = make(FOUR)
-    timestep = env.reset()
-    for _ in range(7):  # always the first column, which takes six
-        choice = timestep.action_mask["player"].int().argmax(-1, keepdim=True)
-        moving = ~timestep.action_mask["player"][..., 7]
-        choice[moving] = 0
-        step, timestep = env.step({"player": Action(discrete=choice)})
-    assert step.reward.sum() == -1
-
-
 def test_rewards_between_turns_are_returned_immediately_and_deaths_pass_the_turn():
     env = make("pettingzoo_worlds:Ring", num_envs=1)
     path = list(played(env, 12))
@@ -657,16 +588,12 @@ def test_constructor_parameters_are_settings(tmp_path: Path):
 
 WRONG = (
     ("pettingzoo/butterfly.pistonbal_v6", {}, "Did you mean 'pettingzoo/butterfly.pistonball_v6'"),
-    ("pettingzoo/butterfly.pistonball_v5", {}, "Did you mean 'pettingzoo/butterfly.pistonball_v6'"),
     ("pettingzoo/butterfly/pistonball_v6", {}, "Did you mean 'pettingzoo/butterfly.pistonball_v6'"),
     ("pettingzoo/mpe.simple_spread_v3", {}, "Did you mean 'pettingzoo/mpe2.simple_spread_v3'"),
-    ("pettingzoo/simple_spread_v3", {}, "Did you mean 'pettingzoo/mpe2.simple_spread_v3'"),
     ("pettingzoo/qqqqqqqq", {}, "named like 'butterfly.pistonball_v6'"),
     ("pettingzoo/json", {}, "module 'json' belongs to Python's standard library"),
-    ("petingzoo/mpe2.simple_v3", {}, "there is no environment"),
     ("pettingzoo/magent2.environments.battle_v4", {}, "needs magent2. Install it with: pip install magent2"),
     (SPREAD, {"n": 3}, "has no setting 'env.n'. Did you mean"),
-    (SPREAD, {"N": "many"}, "env.N=many: expected"),
     (SPREAD, {"episode_limit": 0}, "env.episode_limit=0: expected an integer at least 1"),
     (SPREAD, {"roles": {"a": "agnt_*", "b": "*"}}, "env.roles.a: matches no agent"),
     (SPREAD, {"roles": {"a": "agent_0"}}, "env.roles: no role for agent 'agent_1'"),
@@ -751,9 +678,7 @@ class MissingPackage:
 @pytest.mark.parametrize(
     ("missing", "name", "command"),
     [
-        ("pymunk", "butterfly.pistonball_v6", install_extra("pettingzoo")),
         ("Box2D", "sisl.multiwalker_v9", install_extra("pettingzoo")),
-        ("mpe2", "mpe2.simple_spread_v3", install_extra("pettingzoo")),
         ("pettingzoo", "classic.rps_v2", 'pip install "pettingzoo[classic]"'),
     ],
 )
@@ -793,7 +718,7 @@ def test_workers_do_not_change_results(name: str, params: dict[str, Any]):
 # ------------------------------------------------------------------------------------------------------------- pictures
 
 
-@pytest.mark.parametrize("name", [SPREAD, FOUR, "pettingzoo/sisl.multiwalker_v9"])
+@pytest.mark.parametrize("name", [SPREAD, FOUR])
 def test_images_are_rendered_on_request(name: str):
     env = make(name, num_envs=2)
     env.reset()
@@ -813,10 +738,6 @@ def test_images_are_rendered_on_request(name: str):
         ("algo=qmix", f"env={NOUGHTS}", "algo.learning_starts=20", "algo.batch_size=4", "algo.hypernet_embed_dim=4"),
         ("algo=ippo", "env=pettingzoo_worlds:isle", "env.episode_limit=7", "teams.all.roles=[worker,scout]"),
         ("algo=ippo", "env=pettingzoo_worlds:Crowd", "env.max_agents=5", "algo.rnn=gru", "algo.rnn_size=8"),
-        (
-            *("algo=ippo", "env=pettingzoo/butterfly.pistonball_v6", "env.max_cycles=6", "env.n_pistons=2"),
-            *("env.wrappers.grayscale=true", "env.wrappers.resize=[48,24]"),
-        ),
     ],
     ids=lambda settings: "-".join(s.partition("=")[2].rpartition("/")[2] for s in settings[:2]),
 )

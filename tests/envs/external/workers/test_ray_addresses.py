@@ -87,6 +87,11 @@ def test_a_port_that_resets_while_the_connection_is_made_is_refused(monkeypatch:
         ray_client.require_answer("127.0.0.1", 1)
 
 
+def test_a_port_without_a_listener_is_refused():
+    with pytest.raises(ConnectionRefusedError):
+        ray_client.require_answer("127.0.0.1", 1)
+
+
 def test_a_port_that_answers_as_ray_is_accepted():
     received: list[bytes] = []
     with listener(lambda c: (received.append(c.recv(1 << 16)), c.sendall(SETTINGS))) as port:
@@ -126,12 +131,12 @@ def test_a_port_that_stops_answering_ends_after_the_limit_with_a_note_before(
 ):
     """It begins as Ray does, so that Ray itself waits for it."""
     monkeypatch.setattr(waiting, "NOTE_SECONDS", 0.5)
-    monkeypatch.setattr(ray_workers, "_START_TIMEOUT", 4.0)
+    monkeypatch.setattr(ray_workers, "_START_TIMEOUT", 2.0)
     with listener(lambda c: c.sendall(SETTINGS)) as port:
         address = f"127.0.0.1:{port}"
         with pytest.raises(UserError, match=rf"^workers\.address={address}: Ray cannot be reached: .+"):
             ray_env(address)
-    assert f"waiting for Ray (workers.address={address}) to answer, up to 4 s" in capsys.readouterr().err
+    assert f"waiting for Ray (workers.address={address}) to answer, up to 2 s" in capsys.readouterr().err
 
 
 def test_a_crash_of_ray_is_one_line_with_the_address(monkeypatch: pytest.MonkeyPatch):

@@ -12,23 +12,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 
 import coterie
 import faultyworlds
-from coterie.__main__ import main
+from coterie.assembly.resolve import resolve
 from coterie.config import callables
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError, WorkersFailedError
 from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.traces import first_difference, random_actions
 from coterie.envs.contract.vector import VectorEnv
-from coterie.envs.external.hosting.factory import instance_factory
-from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, DoubleBufferedEnv, SerialBackend
+from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, DoubleBufferedEnv
 from coterie.envs.external.workers import ray_workers
 from coterie.envs.external.workers.ray_actor import START, RayActor
 from coterie.envs.external.workers.worker_loop import FAILED
@@ -36,11 +39,12 @@ from coterie.envs.make import make
 from coterie.policies.base import RandomPolicy
 from coterie.training.collector import Collector
 from places import HELPERS
-from tinyruns import assert_same, log_entries, train
+from tinyruns import Process, assert_same, tiny
+from workerfaults import lead_session, step_hanging_ray_worker
 
 pytestmark = pytest.mark.slow
 
-COUNTING, OBEDIENT = (f"gym/faultyworlds:{name}-v0" for name in ("Counting", "Obedient"))
+COUNTING = "gym/faultyworlds:Counting-v0"
 HANGS, RAISES, WRONG_SHAPE = 3, 4, 6
 
 
@@ -68,19 +72,6 @@ def nodes() -> Iterator[subprocess.Popen[str]]:
     shutil.rmtree(folder)
 
 
-def ray_backend(name: str, num_envs: int, count: int, **config: Any) -> BackendVectorEnv:
-    return BackendVectorEnv(
-        ray_workers.ray_backend(name, {}, num_envs, WorkersConfig(count=count, kind="ray", address="auto", **config)),
-        3,
-        "cpu",
-    )
-
-
-def serial(name: str, num_envs: int) -> BackendVectorEnv:
-    layout, instance = instance_factory(name, {})
-    return BackendVectorEnv(SerialBackend(instance, layout, num_envs), 3, "cpu")
-
-
 def play(env: VectorEnv, timestep: Timestep, steps: int) -> list[Timestep | Step]:
     """Steps and timesteps with random actions."""
     generator = torch.Generator().manual_seed(0)
@@ -92,31 +83,10 @@ def play(env: VectorEnv, timestep: Timestep, steps: int) -> list[Timestep | Step
 
 
 @pytest.mark.usefixtures("nodes")
-def test_ray_workers_have_the_same_results_as_serial_stepping():
-    """Code that no module has, observations so large that they are sent by Ray's object store, and workers with unequal
-    numbers of them.
-    """
-
-    class Local(faultyworlds.Wide):
-        pass
-
-    name = callables.name_of(Local)
-    envs = [serial(name, 3), ray_backend(name, 3, 2)]
-    timestep, other = (env.reset() for env in envs)
-    assert first_difference(timestep, other) is None
-    for a, b in zip(*(play(env, timestep, 40) for env in envs), strict=True):
-        assert first_difference(a, b) is None
-    for env in envs:
-        env.close()
-
-
-@pytest.mark.usefixtures("nodes")
-def test_double_buffering_on_ray_changes_no_results_and_each_half_replaces_its_own_worker(caplog: Any):
-    """States are interchangeable with those of serial stepping."""
-    envs = [
-        make("gym/CartPole-v1", {}, 5, 3, workers=workers)
-        for workers in (None, WorkersConfig(count=1, kind="ray", address="auto", overlap=True, restarts=1))
-    ]
+def test_double_buffered_ray_workers_have_the_results_of_serial_stepping_and_each_half_replaces_its_own(caplog: Any):
+    """States are interchangeable with those of serial stepping. The halves have unequal numbers of environments."""
+    workers = WorkersConfig(count=1, kind="ray", address="auto", overlap=True, restarts=1)
+    envs = [make("gym/CartPole-v1", {}, 5, 3, workers=given) for given in (None, workers)]
     assert [isinstance(env, DoubleBufferedEnv) for env in envs] == [False, True]
     (team,) = envs[0].spec.default_teams()
     collectors = [Collector(env, {team.name: RandomPolicy(team, env.device)}, 0) for env in envs]
@@ -150,36 +120,56 @@ def commanded(env: VectorEnv, *actions: int) -> tuple[Step, Timestep]:
     return env.step({"agent": Action(torch.tensor(actions).reshape(-1, 1, 1), None)})
 
 
-@pytest.mark.usefixtures("nodes")
-def test_failed_workers_are_replaced_up_to_the_limit(caplog: Any):
-    env = ray_backend(OBEDIENT, num_envs=4, count=2, timeout=2.0, restarts=1)
-    number = env.reset().obs["agent"][:, 0, 0]
-    for actions in ((0, 0, 0, 0), (0, HANGS, 0, 0)):
-        step, timestep = commanded(env, *actions)
+def test_lost_and_failed_workers_are_replaced_up_to_the_limit(
+    nodes: subprocess.Popen[str], caplog: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """A node is lost, a worker hangs, and a worker raises. Code that no module has, and observations so large that they
+    are sent by Ray's object store.
+    """
+
+    class Local(faultyworlds.Obedient):
+        observation_space = Box(-np.inf, np.inf, (30_000,), np.float64)
+
+        def _observation(self) -> np.ndarray:
+            return np.tile([self._id, self._episode, self._age], 10_000)
+
+    monkeypatch.setattr(WorkersConfig, "start_timeout", property(lambda self: 120.0))
+    config = WorkersConfig(count=2, kind="ray", address="auto", timeout=3.0, restarts=2)
+    env = BackendVectorEnv(ray_workers.ray_backend(callables.name_of(Local), {}, 4, config), 3, "cpu")
+    env.reset()
+    commanded(env, 0, 0, 0, 0)
+    assert nodes.stdin is not None
+    assert nodes.stdout is not None
+    nodes.stdin.write("kill\n")
+    nodes.stdin.flush()
+    assert nodes.stdout.readline() == "killed\n"
+    lost = torch.zeros(4, dtype=torch.bool)
+    until = time.monotonic() + 60
+    while not lost.any() and time.monotonic() < until:
+        step, timestep = commanded(env, 0, 0, 0, 0)
+        lost = lost if step.lost is None else step.lost
+    assert lost.tolist() in ([True, True, False, False], [False, False, True, True])
+    assert timestep.obs["agent"][lost, 0, 2].tolist() == [0.0, 0.0]
+    assert (timestep.obs["agent"][~lost, 0, 2] > 1).all()
+    assert "replaced a worker" in caplog.text
+    before = commanded(env, 0, 0, 0, 0)[1].obs["agent"][:, 0]
+    assert before[lost, 2].tolist() == [1.0, 1.0]
+    step, timestep = commanded(env, 0, HANGS, 0, 0)
+    after = timestep.obs["agent"][:, 0]
+    assert torch.equal(after, after[:, :3].repeat(1, 10_000))
     assert step.lost is not None
     assert step.lost.tolist() == timestep.first[:, 0].tolist() == [True, True, False, False]
-    assert timestep.obs["agent"][:, 0, 2].tolist() == step.reward[:, 0].tolist() == [0, 0, 2, 2]  # the others continue
-    assert timestep.obs["agent"][:, 0, 1].tolist() == [1.0] * 4
-    assert (timestep.obs["agent"][:, 0, 0] != number).tolist() == [True, True, False, False]  # new seeds
+    assert after[:, 2].tolist() == step.reward[:, 0].tolist() == [0, 0, *(before[2:, 2] + 1).tolist()]
+    assert after[:, 1].tolist() == [1.0] * 4
+    assert (after[:, 0] != before[:, 0]).tolist() == [True, True, False, False]  # new seeds
     assert timestep.acted.all()
-    assert "within 2 s" in caplog.text.splitlines()[-1]
+    assert "within 3 s" in caplog.text.splitlines()[-1]
     assert commanded(env, 0, 0, 0, 0)[0].lost is None
     with pytest.raises(UserError, match=r"an observation with shape \(5,\)"):  # which is no failure of a worker
         commanded(env, 0, 0, 0, WRONG_SHAPE)
-    with pytest.raises(WorkersFailedError, match=r"failed 2 times.*environments 2 to 3 of .*the ball has no weight"):
+    with pytest.raises(WorkersFailedError, match=r"failed 3 times.*environments 2 to 3 of .*the ball has no weight"):
         commanded(env, 0, 0, 0, RAISES)
     env.close()
-
-
-@pytest.mark.usefixtures("nodes")
-def test_two_ranks_with_actors_on_a_cluster_train_as_one_process_without_workers(tmp_path: Path):
-    """Up to the order of sums over ranks. Each rank has its part of the environments and of the random numbers."""
-    words = ("algo=ppo", "env=gym/CartPole-v1", "num_envs=4", "algo.rollout_length=16", "steps=256", "eval.every=0")
-    train(tmp_path / "two", *words, "ranks=2", "workers.count=1", "workers.kind=ray", "workers.address=auto")
-    train(tmp_path / "one", *words)
-    two, one = log_entries(tmp_path / "two"), log_entries(tmp_path / "one")
-    assert len(two) > 2
-    assert two == [pytest.approx(entry, rel=1e-3, abs=1e-4) for entry in one]
 
 
 def test_different_versions_are_an_error_of_the_worker():
@@ -190,94 +180,52 @@ def test_different_versions_are_an_error_of_the_worker():
     assert f"has coterie {coterie.__version__}, the trainer 99.1. Install the same version there" in reply.decode()
 
 
-def test_training_survives_a_dead_node(nodes: subprocess.Popen[str], caplog: Any):
-    env = ray_backend(OBEDIENT, num_envs=2, count=2, timeout=20.0)
-    env.reset()
-    commanded(env, 0, 0)
-    assert nodes.stdin is not None
-    assert nodes.stdout is not None
-    nodes.stdin.write("kill\n")
-    nodes.stdin.flush()
-    assert nodes.stdout.readline() == "killed\n"
-    lost = torch.zeros(2, dtype=torch.bool)
-    until = time.monotonic() + 60
-    while not lost.any() and time.monotonic() < until:
-        step, timestep = commanded(env, 0, 0)
-        lost = lost if step.lost is None else step.lost
-    assert lost.sum() == 1
-    assert timestep.obs["agent"][lost, 0, 2].tolist() == [0.0]
-    assert (timestep.obs["agent"][~lost, 0, 2] > 1).all()
-    assert "replaced a worker" in caplog.text
-    assert commanded(env, 0, 0)[1].obs["agent"][lost, 0, 2].tolist() == [1.0]
-    env.close()
-
-
 def test_ctrl_c_ends_the_workers_in_the_cluster(nodes: subprocess.Popen[str], tmp_path: Path):
     """A terminal sends it to the trainer and all processes of its group."""
-    arguments = [
-        *("train", "algo=ppo", f"env={COUNTING}", "num_envs=2", "steps=1G", "workers.count=1", "workers.kind=ray"),
-        *("workers.address=auto", "algo.rollout_length=10", "device=cpu", "eval.every=0", "log.tensorboard=false"),
-        *("progress=off", f"out={tmp_path / 'run'}"),
-    ]
-    trainer = subprocess.Popen(
-        [sys.executable, "-m", "coterie", *arguments],
-        env={**os.environ, "PYTHONPATH": str(HELPERS)},
-        start_new_session=True,
-    )
+    run = tmp_path / "run"
+    words = tiny("algo=ippo", f"env={COUNTING}", "num_envs=2", "steps=1G", "eval.every=0", f"out={run}")
+    workers = ("workers.count=1", "workers.kind=ray", "workers.address=auto")
+    variables = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+    trainer = Process(tmp_path, "train", *words, *workers, prepare=partial(lead_session, variables))
     try:
-        wait_for(lambda: (tmp_path / "run" / "metrics.jsonl").exists() or trainer.poll() is not None)
+        trainer.wait_for((run / "metrics.jsonl").exists)
         actors = [pid for pid in family(nodes.pid) if name_of(pid).startswith("ray::RayActor")]
         assert len(actors) == 1  # there is no evaluation
         os.killpg(trainer.pid, signal.SIGINT)
-        assert trainer.wait(60) == 130
+        assert trainer.end()[0] == 130
     finally:
-        trainer.kill()
-        trainer.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(trainer.pid, signal.SIGKILL)
     wait_for(lambda: not any(alive(pid) for pid in actors))
     assert not any(alive(pid) for pid in actors)
-    assert coterie.load(tmp_path / "run") is not None
+    assert coterie.load(run) is not None
 
 
 def test_no_worker_and_no_ray_survive_a_killed_trainer(tmp_path: Path):
     """A trainer in a process of its own with a local Ray and a hanging worker, ended by SIGKILL."""
-    script = tmp_path / "trainer.py"
-    script.write_text(
-        "from coterie.envs.external.workers import ray_workers\nfrom coterie.config.schema import WorkersConfig\n"
-        "config = WorkersConfig(count=1, kind='ray', timeout=500)\n"
-        f"backend = ray_workers.ray_backend({COUNTING!r}, {{'fault': 'hangs'}}, 2, config)\n"
-        "backend.reset(0)\n"
-        "print(ray_workers.connections['local'].folder, flush=True)\n"
-        "while True:\n    backend.send()\n    backend.receive()\n"
-    )
-    trainer = subprocess.Popen(
-        [sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(HELPERS)}, stdout=subprocess.PIPE, text=True
-    )
-    assert trainer.stdout is not None
-    folder = Path(trainer.stdout.readline().strip())
-    time.sleep(0.5)  # by now the worker hangs
+    trainer = Process(tmp_path, prepare=step_hanging_ray_worker)
+    trainer.wait_for((tmp_path / "folder").exists)
+    folder = Path((tmp_path / "folder").read_text())
+    trainer.wait_for((tmp_path / "hangs").exists)
     started = family(trainer.pid)
     assert sum(name_of(pid).startswith("ray::RayActor") for pid in started) == 1
     assert folder.is_dir()
-    trainer.send_signal(signal.SIGKILL)
-    trainer.wait()
-    trainer.stdout.close()
+    trainer.signal(signal.SIGKILL)
+    assert trainer.end()[0] == -signal.SIGKILL
     wait_for(lambda: not any(alive(pid) for pid in started) and not folder.exists())
     assert [name_of(pid) for pid in started if alive(pid)] == []
     assert not folder.exists()
 
 
 def test_an_unavailable_ray_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(UserError, match=r"workers\.address=127.0.0.1:1: Ray cannot be reached: .*Connection refused"):
-        make("gym/CartPole-v1", {}, 2, workers=WorkersConfig(count=1, kind="ray", address="127.0.0.1:1"))
     monkeypatch.setattr(ray_workers.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs Ray, which is not installed: .*pip install -e '\S+\[ray\]'"):
         make("gym/CartPole-v1", {}, 2, workers=WorkersConfig(count=1, kind="ray"))
 
 
-def test_an_invalid_address_is_an_error(capsys: Any):
-    code = main(["train", "algo=ppo", "env=gym/CartPole-v1", "workers.kind=ray", "workers.address=ray://head"])
-    assert code == 2
-    assert "expected local, auto or host:port" in capsys.readouterr().err
+def test_an_invalid_address_is_an_error():
+    with pytest.raises(UserError, match="expected local, auto or host:port"):
+        resolve(["algo=ppo", "env=gym/CartPole-v1", "workers.kind=ray", "workers.address=ray://head"])
 
 
 def wait_for(found: Any, seconds: float = 60.0) -> None:
