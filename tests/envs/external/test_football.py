@@ -77,11 +77,7 @@ def test_all_eleven_tasks_are_listed_and_sides_and_players_can_be_configured():
     ("name", "params", "message"),
     [
         ("football/5_vs_5", {"left_players": 5}, "env.left_players=5: expected at most 4"),
-        (
-            "football/5_vs_5",
-            {"right_players": 2},
-            "env.right_players=2: the engine plays that side (env.sides=left)",
-        ),
+        ("football/5_vs_5", {"right_players": 2}, "env.right_players=2: the engine plays that side (env.sides=left)"),
         ("football/5_vs_5", {"sides": "none"}, "env.sides=none"),
         ("football/5_vs_5", {"rewards": ["goals"]}, "env.rewards"),
         ("football/5_vs_5", {"shapng": 1}, "Did you mean 'env.shaping'"),
@@ -131,16 +127,6 @@ def test_observations_have_the_documented_layout():
     assert seen[0, 94:97].tolist() == [0, 1, 0]
     assert [row.nonzero()[0].tolist() for row in seen[:, 97:108]] == [[1], [2], [3]]
     assert seen[0, 108:].tolist() == [1, 0, 0, 0, 0, 0, 0]
-
-
-def test_the_right_side_observes_the_field_rotated_by_180_degrees():
-    seen = np.full((1, 115), np.nan, np.float32)
-    match.write_observations(raw(), 1, seen)
-    assert seen[0, :5].tolist() == pytest.approx([-1, 0, -0.75, 0, -1])
-    assert seen[0, 22:26].tolist() == pytest.approx([0, 0, 0.01, -0.03])
-    assert seen[0, 44:50].tolist() == pytest.approx([1, 0, -0.6, 0, -0.7, -0.2])
-    assert seen[0, 88:94].tolist() == pytest.approx([-0.62, 0.1, 0.11, -0.02, -0.01, -0.03])
-    assert seen[0, 94:97].tolist() == [0, 0, 1]
 
 
 def test_agents_without_a_player_and_free_balls_are_encoded_as_zeros():

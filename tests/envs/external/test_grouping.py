@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -97,30 +98,24 @@ def test_an_unknown_word_is_refused_with_the_choices() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("teams", "learns"), [("shared", True), ("separate", False)])
-def test_an_agent_learns_from_rewards_of_other_roles_only_if_they_are_shared(teams: str, learns: bool) -> None:
+def test_an_agent_learns_from_rewards_of_other_roles_if_they_are_shared() -> None:
     result = coterie.train(
-        env={"name": RELAY, "teams": teams}, algo={"name": "ippo", "lr": 0.01, "rollout_length": 8},
+        env={"name": RELAY, "teams": "shared"}, algo={"name": "ippo", "lr": 0.01, "rollout_length": 8},
         steps=2000, num_envs=16, eval={"episodes": 64, "mode": "sample", "every": 0}, progress="off", seed=1, threads=1,
         log={"tensorboard": False},
     )  # fmt: skip
     found = coterie.evaluate(result.run, episodes=200, mode="sample")["teams"]
-    best = found["all" if teams == "shared" else "carrier"]["return_mean"]
-    assert best > 2.7 if learns else best < 2.2  # of 3; a random scout earns 1.5
+    assert found["all"]["return_mean"] > 2.7  # of 3; a random scout earns 1.5
 
 
-ON_POLICY = ("ippo", "poca")
-OFF_POLICY = ("matd3",)
+OFF_POLICY = {"learning_starts": 8, "batch_size": 8, "buffer_size": 100}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("algo", "more"),
-    [*((name, {}) for name in (*ON_POLICY, *OFF_POLICY)), ("qmix", {"rnn": "gru"})],
+    ("algo", "more"), [("poca", {}), ("matd3", OFF_POLICY), ("qmix", {"rnn": "gru", "rnn_size": 8, **OFF_POLICY})]
 )
-def test_roles_with_different_spaces_learn_in_one_team(algo: str, more: dict[str, str], tmp_path: Path) -> None:
-    learning = {} if algo in ON_POLICY else {"learning_starts": 8, "batch_size": 8, "buffer_size": 100}
-    settings = {"name": algo, "hidden_sizes": [8], "rollout_length": 4, **learning, **more}
+def test_roles_with_different_spaces_learn_in_one_team(algo: str, more: dict[str, Any], tmp_path: Path) -> None:
+    settings = {"name": algo, "hidden_sizes": [8], "rollout_length": 4, **more}
     result = coterie.train(
         env={"name": RELAY, "teams": "shared"}, algo=settings, steps=64, num_envs=4, progress="off",
         eval={"episodes": 4, "num_envs": 4}, log={"tensorboard": False}, out=str(tmp_path / "run"),

@@ -12,20 +12,19 @@ import pytest
 import torch
 
 import vector_worlds
-from coterie.__main__ import main
 from coterie.assembly.resolve import resolve
 from coterie.checks.environment.contract import check
 from coterie.commands import train as training
-from coterie.core.errors import NonFiniteError, UserError
+from coterie.core.errors import EnvironmentFailedError, UserError
 from coterie.core.seeds import seed_of
-from coterie.core.types import Action, Timestep
-from coterie.envs.contract.traces import first_difference
-from coterie.envs.contract.vector import VectorEnv
+from coterie.core.types import Action
+from coterie.envs.contract.traces import first_difference, random_actions
+from coterie.envs.contract.vector import VectorEnv, step_env
 from coterie.envs.external.gymnasium_vector import GymnasiumBatch
 from coterie.envs.make import make, spec_of
 from coterie.runs import checkpoints
 from gymnasium_worlds import registering
-from tinyruns import TINY, assert_resumes_exactly, checkpoint_state, tiny, train
+from tinyruns import TINY, assert_resumes_exactly, checkpoint_state
 from vector_worlds import (
     ANY_SPACES,
     Broken,
@@ -82,15 +81,6 @@ def test_cart_pole_equals_gymnasium_s_vector_environment(limit: int, seed: int):
         ends += over.sum()
     assert ends > 20
     assert (env.spec.episode_limit, env.spec.exact_resume) == (limit, True)
-
-
-def test_equal_seeds_give_equal_episodes():
-    def timesteps(seed: int) -> list[Timestep]:
-        env = make("gymvec/CartPole-v1", num_envs=3, seed=seed)
-        return [env.reset(), *(timestep for _, _, timestep in played(env, 40))]
-
-    assert all(first_difference(one, two) is None for one, two in zip(timesteps(4), timesteps(4), strict=True))
-    assert first_difference(timesteps(4)[0], timesteps(5)[0])
 
 
 def test_termination_at_the_limit_is_not_truncation():
@@ -236,8 +226,7 @@ def test_next_step_autoreset_is_requested_if_the_mode_can_be_chosen():
 EXPECTED = {"slow", "render-missing"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
 def test_all_autoreset_modes_keep_the_contract(mode: str):
     report = check(
         lambda num_envs, seed: make("gymvec/Singles-v0", {"mode": mode, "episode_limit": 9}, num_envs, seed), 40, 3
@@ -245,8 +234,7 @@ def test_all_autoreset_modes_keep_the_contract(mode: str):
     assert {finding.name for finding in report.findings} <= EXPECTED, report.render()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["CartPole-v1", *(f"{name}-v0" for name in ANY_SPACES)])
+@pytest.mark.parametrize("name", ["CartPole-v1", "Nested-v0", "Discrete-v0", "Bits-v0", "Album-v0"])
 def test_environments_of_all_spaces_keep_the_contract(name: str):
     limit = {"episode_limit": 12} if name == "CartPole-v1" else {}
     report = check(lambda num_envs, seed: make(f"gymvec/{name}", limit, num_envs, seed), 30, 3)
@@ -264,7 +252,6 @@ def test_undeclared_shapes_raise_one_line_errors():
 # --------------------------------------------------------------------------------------------------------- saved states
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", ["", "memory", "generator", "age", "final"])
 def test_a_saved_state_resumes_bit_for_bit_and_every_part_is_needed(part: str, tmp_path: Path):
     def started(seed: int, steps: int) -> VectorEnv:
@@ -308,8 +295,6 @@ def test_states_before_the_first_reset_and_of_environments_that_cannot_be_saved(
         ("gymvec/Pendulum-v1", {}, "has no vector implementation. Use gym/Pendulum-v1"),
         ("gym/Diary-v0", {}, "it is only available as a vector environment: gymvec/Diary-v0"),
         ("gymvec/Gone-v0", {}, "No module named 'no_such_library'. Install it with: pip install no_such_library"),
-        ("gymvec/no_such_package:World-v0", {}, "no module named 'no_such_package'"),
-        ("gymvec/CartPole-v1", {"suton_barto_reward": True}, "Did you mean 'env.sutton_barto_reward'"),
         ("gymvec/CartPole-v1", {"num_envs": 3}, "has no setting 'env.num_envs'"),
         ("gymvec/CartPole-v1", {"episode_limit": 0}, "env.episode_limit=0: expected an integer at least 1"),
     ],
@@ -356,58 +341,45 @@ def test_the_requested_environment_is_rendered():
 # ----------------------------------------------------------------------------------------------------------- whole runs
 
 
-LEARNERS = {
-    "ppo": ("algo.rollout_length=10", "algo.epochs=2", "algo.num_minibatches=2"),
-    "ddqn": ("algo.rollout_length=10", "algo.learning_starts=40", "algo.batch_size=8"),
-}
-
-
 @pytest.mark.slow
 def test_an_interrupted_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     settings = ("env.episode_limit=25", "algo.rollout_length=20", "algo.num_minibatches=2", "steps=300")
     assert_resumes_exactly(tmp_path, monkeypatch, 120, "algo=ppo", "env=gymvec/CartPole-v1", *settings)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("algo", "learning"), LEARNERS.items())
-def test_on_and_off_policy_learners_train_in_every_autoreset_mode(
-    algo: str, learning: tuple[str, ...], mode: str, tmp_path: Path
-):
-    own = (f"algo={algo}", "env=gymvec/Diary-v0", f"env.mode={mode}", f"out={tmp_path / 'run'}")
-    training.train(resolve([*(setting for setting in TINY if not setting.startswith("algo.")), *own, *learning]))
+@pytest.mark.parametrize(
+    ("mode", "learning"),
+    [
+        ("Disabled", ("algo=ppo", "algo.epochs=2", "algo.num_minibatches=2")),
+        ("SameStep", ("algo=ddqn", "algo.learning_starts=40", "algo.batch_size=8")),
+    ],
+)
+def test_on_and_off_policy_learners_train_after_autoresets(mode: str, learning: tuple[str, ...], tmp_path: Path):
+    own = ("env=gymvec/Diary-v0", f"env.mode={mode}", "algo.rollout_length=10", f"out={tmp_path / 'run'}")
+    training.train(resolve([*(setting for setting in TINY if not setting.startswith("algo.")), *learning, *own]))
     assert checkpoint_state(tmp_path / "run")["steps"] >= 80
 
 
-def test_a_nan_reward_stops_the_run(tmp_path: Path):
-    with pytest.raises(NonFiniteError, match="reward"):
-        train(tmp_path / "run", "algo=ppo", "env=gymvec/Broken-v0", "algo.num_minibatches=1")
-
-
-def test_an_error_inside_the_environment_is_reported_with_its_file_and_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_an_error_inside_the_environment_is_reported_with_its_file_and_line():
     source = Path(vector_worlds.__file__).read_text().splitlines()
     line = next(k for k, text in enumerate(source, 1) if "raise ZeroDivisionError" in text)
-    own = ("algo=ppo", "algo.num_minibatches=1", "env=gymvec/Broken-v0", "env.fault=raises", "eval.every=0")
-    assert main(["train", *tiny(*own), f"out={tmp_path / 'run'}"]) == 3
-    (errors,) = [line for line in capsys.readouterr().err.splitlines() if ": no effect with" not in line]
-    assert "gymvec/Broken-v0 failed in a step: ZeroDivisionError: the pages have no weight" in errors
-    assert f"(vector_worlds.py:{line})" in errors
-    assert f"The last good checkpoint is in {tmp_path / 'run' / 'checkpoints'}" in errors
+    message = rf"gymvec/Broken-v0 failed in a step: ZeroDivisionError: the pages .* \(vector_worlds.py:{line}\)"
+    env, generator = make("gymvec/Broken-v0", {"fault": "raises"}, num_envs=2), torch.Generator()
+    timestep = env.reset()
+    for _ in range(2):
+        timestep = step_env(env, random_actions(env.spec, timestep, generator))[1]
+    with pytest.raises(EnvironmentFailedError, match=message):
+        step_env(env, random_actions(env.spec, timestep, generator))
 
 
 @pytest.mark.parametrize(
     ("call", "change", "message"),
     [
-        ("reset", lambda *_: None, "reset() returned None, expected the pair"),
         ("reset", lambda seen, infos: seen, "reset() returned an ndarray, expected the pair"),
         ("reset", lambda seen, infos: (seen, [infos]), "reset() returned a tuple of 2 whose second is a list of 1"),
-        ("step", lambda *_: None, "step() returned None, expected five"),
         ("step", lambda seen, reward, over, *_: (seen, reward, over, {}), "step() returned 4 values, expected five"),
         ("step", lambda *parts: (*parts[:4], [{}]), "step() returned info of type list, expected a dict"),
         ("step", lambda seen, *parts: ({"a": seen}, *parts), "the environment returned an observation with"),
-        ("step", lambda seen, *parts: (None, *parts), "the environment returned an observation with"),
     ],
 )
 def test_results_of_another_structure_are_one_line(

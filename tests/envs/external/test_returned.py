@@ -100,7 +100,7 @@ STEPS: dict[str, Any] = {
     "step of a dict": lambda *parts: dict(zip(PARTS, parts, strict=True)),
     "step with a list of infos": lambda o, r, t, c, i: (o, r, t, c, [i]),
 }
-PLAIN = [f"{part} {shape}" for part in PARTS for shape in SHAPES if (part, shape) != ("infos", "none")]
+PLAIN = [*(f"{part} number" for part in PARTS), *(f"rewards {shape}" for shape in SHAPES if shape != "number")]
 
 
 def single(fault: str = "") -> Any:
@@ -128,8 +128,13 @@ def findings(name: str, *keys: str, capsys: pytest.CaptureFixture[str]) -> list[
     return json.loads(capsys.readouterr().out)["findings"]
 
 
-@pytest.mark.parametrize("kind", ["single", "several"])
-@pytest.mark.parametrize("fault", [*RESETS, *STEPS])
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        *(("single", fault) for fault in [*RESETS, *STEPS]),
+        *(("several", fault) for fault in ("reset of nothing", "reset of three", "step of four", "step of a dict")),
+    ],
+)
 def test_a_wrong_result_of_reset_or_step_is_one_line_in_training_and_in_the_check(
     kind: str, fault: str, capsys: pytest.CaptureFixture[str]
 ):
@@ -143,7 +148,7 @@ def test_a_wrong_result_of_reset_or_step_is_one_line_in_training_and_in_the_chec
 
 
 @pytest.mark.parametrize("fault", PLAIN)
-def test_a_plain_value_instead_of_a_dict_by_agent_is_named(fault: str, capsys: pytest.CaptureFixture[str]):
+def test_a_plain_value_instead_of_a_dict_by_agent_is_named(fault: str):
     said = message_of_training(f"{HERE}:several", {"fault": fault})
     part, _, shape = fault.partition(" ")
     value = SHAPES[shape]
@@ -151,22 +156,18 @@ def test_a_plain_value_instead_of_a_dict_by_agent_is_named(fault: str, capsys: p
     fix = {"rewards": ". Return {agent: reward} for", "terminations": ". Return {agent: terminated} with True or False"}
     fix["truncations"] = ". Return {agent: truncated} with True or False"
     assert f"step() returned {shown}, expected a dict by agent{fix.get(part, '')}" in said
-    found = findings(f"{HERE}:several", f"env.fault={fault}", capsys=capsys)
-    assert said.endswith(found[0]["message"])
 
 
 @pytest.mark.parametrize("kind", ["single", "several"])
 @pytest.mark.parametrize("call", [RESETS, STEPS])
 def test_infos_of_none_are_empty_and_lists_are_sequences(
-    kind: str, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: str, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     for name, change in (("empty", lambda *parts: (*parts[:-1], None)), ("sequence", lambda *parts: list(parts))):
         monkeypatch.setitem(call, name, change)
         env = make(f"{HERE}:{kind}", {"fault": name})
         env.reset()
         assert sum(step.reward.sum().item() for _, step, _ in played(env, 4)) == (4 if kind == "single" else 8)
-        found = findings(f"{HERE}:{kind}", f"env.fault={name}", capsys=capsys)
-        assert not [finding for finding in found if finding["severity"] == "error"]
 
 
 @pytest.mark.parametrize("old", [True, False])
@@ -190,7 +191,7 @@ def test_the_info_of_an_agent_is_a_dict_or_nothing(info: Any, monkeypatch: pytes
     assert len(list(played(env, 6))) == 6
 
 
-@pytest.mark.parametrize("value", [None, 3, "x", (2,), spaces.Discrete, object()])
+@pytest.mark.parametrize("value", [None, (2,), spaces.Discrete])
 @pytest.mark.parametrize("name", ["observation_space", "action_space"])
 def test_what_is_no_space_is_named(value: Any, name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Single, name, value)
@@ -247,8 +248,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", WRONG)
-@pytest.mark.parametrize("kind", [Single, Several])
+@pytest.mark.parametrize(("kind", "fault"), [*((Single, fault) for fault in WRONG), (Several, "missing inside")])
 def test_wrong_keys_of_an_observation_are_named(
     kind: type, fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -256,11 +256,7 @@ def test_wrong_keys_of_an_observation_are_named(
     one = kind is Single
     monkeypatch.setattr(kind, "observation_space", NESTED if one else lambda self, agent: NESTED)
     monkeypatch.setitem(RESETS, "good", lambda o, i: (GOOD if one else dict.fromkeys(o, GOOD), i))
-    monkeypatch.setitem(
-        STEPS,
-        "good",
-        lambda o, *parts: (value if one else {"a_0": GOOD, "a_1": value}, *parts),
-    )
+    monkeypatch.setitem(STEPS, "good", lambda o, *parts: (value if one else {"a_0": GOOD, "a_1": value}, *parts))
     name = f"{HERE}:{kind.__name__}".lower()
     said = message_of_training(name, {"fault": "good"})
     assert expected in said
@@ -299,8 +295,9 @@ class Old(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, {}
 
 
-@pytest.mark.parametrize(("is_continuous", "as_list"), [(False, True), (True, False)])
-@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize(
+    ("kind", "is_continuous", "as_list"), [(kind, k % 2 == 1, k % 2 == 0) for k, kind in enumerate(PAIRS)]
+)
 def test_an_old_reset_is_recognized_whatever_it_returns(
     kind: str, is_continuous: bool, as_list: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

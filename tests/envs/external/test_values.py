@@ -190,8 +190,7 @@ class Changing(Single):
 
 
 @pytest.mark.parametrize(
-    ("setting", "where"),
-    [*itertools.product(CHANGES, ("init", "reset")), ("dtype", "step"), ("gradient", "step")],
+    ("setting", "where"), [*itertools.product(CHANGES, ("init", "reset")), ("dtype", "step"), ("gradient", "step")]
 )
 def test_settings_of_the_process_are_restored_and_named(
     setting: str, where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

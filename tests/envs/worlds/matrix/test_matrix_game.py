@@ -52,10 +52,7 @@ def test_payoffs_match_the_literature():
     assert make_world("monotonic").payoffs().tolist() == [[8, -12, -12], [-12, 0, 0], [-12, 0, 0]]
     assert make_world("two_step").payoffs(1).tolist() == [[7, 7], [7, 7]]
     assert make_world("two_step").payoffs(2).tolist() == [[0, 1], [1, 8]]
-    assert make_world("coordination", actions=2, agents=3).payoffs().tolist() == [
-        [[1, 0], [0, 0]],
-        [[0, 0], [0, 1]],
-    ]
+    assert make_world("coordination", actions=2, agents=3).payoffs().tolist() == [[[1, 0], [0, 0]], [[0, 0], [0, 1]]]
     assert make_world("coordination", actions=2, graded=True).payoffs().tolist() == [[0.5, 0], [0, 1]]
 
 
