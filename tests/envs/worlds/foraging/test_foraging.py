@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -102,10 +101,9 @@ def test_the_state_for_critics_holds_the_whole_field():
     assert observation.obs["agent"][0, 1].tolist() == [-1, -1, 0, -1, -1, 0, 1, 0, 2, -1, -1, 0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["8x8-2p-2f", "2s-8x8-2p-2f-coop", "grid-2s-6x6-3p-2f-pen"])
+@pytest.mark.parametrize("name", ["2s-8x8-2p-2f-coop", "grid-2s-6x6-3p-2f-pen"])
 def test_tasks_obey_the_contract(name: str):
-    report = check(lambda num_envs, seed: make(f"foraging/{name}", {"action_mask": True}, num_envs, seed), 40, 4)
+    report = check(lambda num_envs, seed: make(f"foraging/{name}", {"action_mask": True}, num_envs, seed), 20, 2)
     assert not [finding for finding in report.findings if finding.name != "slow"], report  # on a busy machine
 
 
@@ -164,10 +162,11 @@ def test_parameters_vary_by_episode():
     assert torch.equal(env.world.observe(state).obs["agent"], near.obs["agent"])
 
 
-@pytest.mark.parametrize("name", ["5x5-2p-1f", "6x6-3p-2f-coop"])
-def test_the_script_collects_nearly_all_food(name: str):
-    found = coterie.evaluate(algo="scripted", env=f"foraging/{name}", episodes=100, progress="off")
-    random = coterie.evaluate(algo="random", env=f"foraging/{name}", episodes=100, progress="off")
+def test_the_script_collects_nearly_all_food():
+    found, random = (
+        coterie.evaluate(algo=algo, env="foraging/6x6-3p-2f-coop", episodes=100, progress="off")
+        for algo in ("scripted", "random")
+    )
     assert found["teams"]["team"]["return_mean"] > 0.95
     assert random["teams"]["team"]["return_mean"] < 0.6
     assert found["metrics"]["collected"] == pytest.approx(found["teams"]["team"]["return_mean"])
@@ -176,23 +175,6 @@ def test_the_script_collects_nearly_all_food(name: str):
 def test_the_script_needs_the_whole_field():
     with pytest.raises(UserError, match=r"env.sight=2: the script needs the whole field"):
         coterie.evaluate(algo="scripted", env={"name": "foraging/5x5-2p-1f", "sight": 2}, episodes=1, progress="off")
-
-
-@pytest.mark.slow
-def test_ippo_learns_the_smallest_task(tmp_path: Path):
-    settings = {
-        "steps": 15_000,
-        "num_envs": 32,
-        "eval": {"every": 15_000},
-        "progress": "off",
-        "out": str(tmp_path / "run"),
-        "seed": 1,
-    }
-    run = coterie.train(algo={"name": "ippo", "lr": 1e-3, "rollout_length": 32}, env="foraging/5x5-2p-1f", **settings)
-    trained = coterie.evaluate(run, episodes=200)["metrics"]["collected"]
-    random = coterie.evaluate(algo="random", env="foraging/5x5-2p-1f", episodes=200)["metrics"]["collected"]
-    assert random < 0.6
-    assert trained > 0.8
 
 
 def test_images_show_agents_and_food():

@@ -18,7 +18,7 @@ from coterie.envs.worlds.foraging import find, settings
 from coterie.envs.worlds.foraging.foraging import Foraging, field_state
 from coterie.envs.worlds.world import State
 
-EPISODES, EPISODES_OF_COOPERATION = 120, 500  # in which food is collected rarely
+EPISODES, EPISODES_OF_COOPERATION = 40, 300  # in which food is collected rarely
 
 
 def constructor_arguments(world: Foraging) -> dict[str, Any]:
@@ -135,14 +135,10 @@ def field_of(state: State, size: int) -> torch.Tensor:
 
 
 SUITES: dict[str, tuple[str, dict[str, Any]]] = {
-    "registered": ("8x8-2p-2f", {"episode_limit": 20}),
-    "cooperation": ("5x5-3p-1f-coop", {"episode_limit": 20}),
-    "sight": ("2s-8x8-3p-3f", {"episode_limit": 20}),
     "sight of one, cooperation": ("1s-7x7-2p-2f-coop", {"episode_limit": 15}),
     "penalty": ("5x5-2p-2f-pen", {"episode_limit": 20}),
     "many agents": ("5x5-8p-1f", {"episode_limit": 8, "max_player_level": 4}),
     "single food of level one": ("6x6-2p-3f-ind", {"episode_limit": 20}),
-    "layers": ("grid-2s-6x6-3p-2f", {"episode_limit": 15}),
     "layers of the whole field without levels": (
         *("grid-5x5-4p-2f-coop", {"episode_limit": 10, "observe_agent_levels": False}),
     ),
@@ -284,7 +280,6 @@ def chi_square_excess(values: torch.Tensor, others: torch.Tensor) -> float:
     ("name", "resets", "params"),
     [
         ("5x5-3p-2f", 1500, {"max_player_level": 3}),  # often without a square for the second item
-        ("6x6-2p-3f-coop", 4000, {}),
         ("8x8-4p-4f", 4000, {"min_food_level": 2, "max_food_level": 5}),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import cycle, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -87,12 +87,6 @@ def test_a_common_payoff_is_given_once_to_the_group():
     assert step.group_reward.tolist() == [[11], [-30], [0], [-30], [7], [0], [0], [6], [5]]
     assert not step.reward.any()
     assert env.spec.has_group_reward
-
-
-@pytest.mark.parametrize("joint", list(product(range(2), repeat=3)))
-def test_many_agents_are_rewarded_for_agreeing(joint: tuple[int, ...]):
-    (step,) = play_rounds(make_env("coordination", agents=3, actions=2), joint)
-    assert step.group_reward.tolist() == [[float(len(set(joint)) == 1)]]
 
 
 # ------------------------------------------------------------------------------------------------------- the two steps
@@ -181,11 +175,6 @@ def test_no_player_gains_by_deviating_from_an_equilibrium(name: str):
         assert float(row.sum()) == float(column.sum()) == pytest.approx(1)
 
 
-def test_cooperation_is_not_an_equilibrium_of_the_prisoners_dilemma():
-    payoffs = make_world("prisoners_dilemma").payoffs()
-    assert payoffs[1, 0, 0] > payoffs[0, 0, 0]
-
-
 # ---------------------------------------------------------------------------------------------------- rounds and views
 
 
@@ -224,9 +213,8 @@ def test_the_last_joint_action_is_observed_if_requested():
 # ------------------------------------------------------------------------------------------------- contract, mistakes
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "last_action"), [*zip(SCENARIOS, cycle([False, True]), strict=False)])
-def test_every_game_passes_the_environment_check(name: str, last_action: bool, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("name", "last_action"), [("two_step", True), ("climbing", False), ("stag_hunt", True)])
+def test_games_pass_the_environment_check(name: str, last_action: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("coterie.checks.environment.contract.MIN_SPEED", 0)
     params = {"last_action": last_action} | ({} if name == "two_step" else {"episode_limit": 3})
     report = check(lambda n, seed: make(f"matrix/{name}", params, n, seed, with_state=True), steps=20, num_envs=4)
@@ -262,7 +250,7 @@ def test_the_largest_allowed_game_can_be_created():
 # ------------------------------------------------------------------------------------------------------------ pictures
 
 
-@pytest.mark.parametrize(("name", "size"), [*zip(SCENARIOS, cycle([64, 200, 480]), strict=False)])
+@pytest.mark.parametrize(("name", "size"), [("climbing", 64), ("two_step", 200), ("stag_hunt", 480)])
 def test_pictures_show_the_last_choices(name: str, size: int):
     env = make_env(name)
     pictures = []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coterie.envs.worlds.overcooked import LAYOUTS
-from overcookedplay import EVENTS, FILE, Episodes, compare, recorded
+from overcookedplay import EVENTS, Episodes, compare, recorded
 
 
 @pytest.mark.parametrize("old_dynamics", [True, False])
@@ -35,8 +35,3 @@ def test_the_comparison_finds_a_difference_in_each_part(part: str):
     changed[at] = changed[at] ^ 1  # an agent holds an onion there
     with pytest.raises((AssertionError, IndexError)):
         compare("cramped_room", True, episodes._replace(**{part: changed}))
-
-
-def test_the_record_names_its_source():
-    with np.load(FILE, allow_pickle=False) as found:
-        assert str(found["revision"]) == "overcooked_ai 2.0.0, revision 739950a"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,7 @@ def test_optimal_play_has_the_best_return_and_its_discounted_return_is_the_value
 
 @pytest.mark.parametrize(("name", "params"), VARIANTS)
 def test_random_play_has_the_random_return(name: str, params: dict[str, Any]):
-    env = make_env(name, 8000 if name != "image" else 4000, **params)
+    env = make_env(name, 4000, **params)
     total, _, _ = play_episodes(env, best=False)
     assert is_close_to(total, probe_of(env).random_return())
     best = probe_of(env).best_return()
@@ -91,14 +90,6 @@ def test_random_play_has_the_random_return(name: str, params: dict[str, Any]):
 def test_a_wrong_random_return_is_detected():
     total, _, _ = play_episodes(make_env("masked", 20_000), best=False)
     assert not is_close_to(total, 0.78)
-
-
-@pytest.mark.parametrize("name", sorted(SCENARIOS))
-def test_every_probe_has_a_requirement_and_a_negative_control(name: str):
-    reference = probe_of(make_env(name)).reference
-    assert reference.requirement.endswith(".")
-    assert reference.negative_control.endswith(".")
-    assert reference.control_return is None or reference.control_return < reference.best_return
 
 
 @pytest.mark.parametrize("name", BLIND)
@@ -114,9 +105,10 @@ def test_blind_agents_observe_zeros_and_have_the_value_of_a_guess(name: str):
 
 @pytest.mark.parametrize(
     ("name", "params"),
-    [*((name, {}) for name in SCENARIOS), ("continuous", {"follow": True}), ("memory", {"delay": 0})],
+    [(name, {}) for name in ("endless", "hybrid", "image", "masked", "sacrifice", "continuous")]
+    + [("continuous", {"follow": True})],
 )
-def test_every_probe_passes_the_environment_check(name: str, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+def test_probes_pass_the_environment_check(name: str, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("coterie.checks.environment.contract.MIN_SPEED", 0)
     report = check(lambda n, seed: make(f"probe/{name}", params, n, seed, with_state=True), steps=25, num_envs=6)
     draws = probe_of(make_env(name, **params)).reset_noise_size > 0 and (name != "continuous" or "follow" in params)
@@ -145,7 +137,7 @@ def test_invalid_settings_raise_a_one_line_error(name: str, params: dict[str, An
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "size"), [*zip(SCENARIOS, cycle([64, 240]), strict=False)])
+@pytest.mark.parametrize(("name", "size"), [("hybrid", 64), ("image", 240), ("sacrifice", 120)])
 def test_pictures_show_the_last_action(name: str, size: int):
     env, generator = make_env(name), torch.Generator().manual_seed(2)
     before = env.render(0, size)

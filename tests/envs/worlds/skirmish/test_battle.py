@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -19,13 +16,10 @@ from coterie.envs.worlds.skirmish import ROSTERS
 from coterie.envs.worlds.skirmish.battle import Skirmish
 from coterie.envs.worlds.skirmish.render import Fighter, Scene, draw
 from coterie.envs.worlds.skirmish.scripts import hit_and_run
-from coterie.envs.worlds.skirmish.units import UNITS
 from episodeplay import by_script, random_legal_action
-from places import ROOT
 from skirmishplay import GONE, act, env_of, episodes, placed, row_of, step, world_of
 
 NEAREST, WEAKEST = (by_script("skirmish", f"attack_{whom}") for whom in ("nearest", "weakest"))
-PAGE = ROOT / "docs" / "environments" / "skirmish.md"
 SIZES = {
     "3m": (30, 48, 9, 60),
     "8m": (80, 168, 14, 120),
@@ -44,16 +38,8 @@ SIZES = {
 """Sizes of observation and state, number of actions and step limit in SMAC."""
 
 
-@pytest.fixture
-def steady_clock(monkeypatch: pytest.MonkeyPatch):
-    """Replaces the clock of the checker, so that no test depends on the speed of the machine."""
-    monkeypatch.setattr("coterie.checks.environment.contract.perf_counter", lambda ticks=count(): next(ticks) * 1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["2s3z", "MMM"])  # shields; healers and flying units
-def test_world_satisfies_the_environment_contract(name: str, steady_clock: None):
-    report = check(lambda num_envs, seed: env_of(name, num_envs, seed, episode_limit=20), steps=45, num_envs=4)
+def test_world_satisfies_the_environment_contract(steady_clock: None):
+    report = check(lambda num_envs, seed: env_of("MMM", num_envs, seed, episode_limit=15), steps=20, num_envs=2)
     assert not [finding for finding in report.findings if finding.name != "slow"], report  # on a busy machine
     assert report.summary["resume"] == "bit-for-bit"
 
@@ -265,34 +251,6 @@ def test_an_enemy_that_targets_the_weakest_is_harder():
     assert hard.mean() < easy.mean() - 0.1
 
 
-@pytest.mark.slow
-def test_timesteps_are_equal_for_equal_seeds_and_actions_and_differ_for_another_seed():
-    def played(seed: int) -> torch.Tensor:
-        env = env_of("2s3z", 4, seed)
-        timestep, generator, seen = env.reset(), torch.Generator().manual_seed(5), []
-        for _ in range(40):
-            result, timestep = env.step(random_legal_action(timestep, generator))
-            seen.append(torch.cat((timestep.obs["ally"].flatten(), result.group_reward.flatten())))
-        return torch.stack(seen)
-
-    assert torch.equal(played(3), played(3))
-    assert not torch.equal(played(3), played(4))
-
-
-def test_environments_do_not_affect_each_other():
-    seen = []
-    for order in ("stop", "west"):
-        env = env_of("3m", 3)
-        env.reset(0)
-        for _ in range(25):
-            action = act("stop", "stop", "stop", num_envs=3)
-            action["ally"].discrete[1] = act(order, order, order)["ally"].discrete[0]
-            _, timestep = env.step(action)
-        seen.append(timestep.obs["ally"])
-    assert torch.equal(seen[0][[0, 2]], seen[1][[0, 2]])
-    assert not torch.equal(seen[0][1], seen[1][1])
-
-
 def test_step_does_not_modify_its_input_state():
     env = env_of("MMM", 2)
     env.reset(0)
@@ -329,7 +287,7 @@ def test_an_unknown_map_suggests_a_known_one():
 # ---------------------------------------------------------------------------------------------------------- pictures
 
 
-@pytest.mark.parametrize(("name", "size"), [("3m", 64), ("2s3z", 120), ("MMM", 240), ("corridor", 333)])
+@pytest.mark.parametrize(("name", "size"), [("MMM", 64), ("corridor", 333)])
 def test_rendering_is_a_square_uint8_image_at_any_size(name: str, size: int):
     env = env_of(name)
     env.reset(0)
@@ -362,31 +320,6 @@ def test_rendering_shows_attackers_of_the_last_step():
     step(env, "west", "stop", "stop")
     assert world.scene(env.state_dict()["state"]).fighters[0].target is None
     assert row_of(env, "order")[0] == 5
-
-
-# ---------------------------------------------------------------------------------------------------------- the page
-
-
-def test_the_documentation_lists_every_setting_and_map():
-    page = PAGE.read_text(encoding="utf-8")
-    for key, field in registry.environment("skirmish/3m").Config.model_fields.items():
-        default = json.dumps(field.default).replace(" ", "").strip('"')
-        meaning = " ".join((field.description or "").split())
-        assert re.search(rf"\| `env\.{key}` \| `{re.escape(default)}` \| .* \| {re.escape(meaning)} \|", page), key
-    for name, roster in ROSTERS.items():
-        sides = [", ".join(f"{count} {kind}" for kind, count in side.items()) for side in roster[:2]]
-        spec = make(f"skirmish/{name}", with_state=True).spec
-        role = spec.roles[0]
-        numbers = (role.observation_space.shape or (0,))[0], spec.state_sizes["global"], role.action.choices[0]
-        line = f"| {sides[0]} | {sides[1]} | {roster.limit} | {numbers[0]} | {numbers[1]} | {numbers[2]} |"
-        assert line.replace("_", " ") in page.replace("_", " "), name
-        assert f"\n### {name}\n" in page
-
-
-def test_the_documentation_lists_unit_statistics():
-    page = PAGE.read_text(encoding="utf-8")
-    for unit in UNITS.values():
-        assert f"| {unit.name} | {unit.health:g} | {unit.shield:g} | {unit.armor:g} |" in page, unit.name
 
 
 def test_each_map_has_its_own_step_limit():

@@ -28,11 +28,8 @@ from coterie.envs.worlds.traffic.junction import (
 from coterie.envs.worlds.traffic.roads import Level, lanes, roads, routes
 from coterie.envs.worlds.traffic.scripts import gas, right_of_way
 
-WORLDS: dict[str, tuple[Any, Any]] = {
-    "easy": (Easy, EasyConfig),
-    "medium": (Medium, MediumConfig),
-    "hard": (Hard, HardConfig),
-}
+WORLDS: dict[str, tuple[Any, Any]] = {"easy": (Easy, EasyConfig), "medium": (Medium, MediumConfig)}
+WORLDS["hard"] = Hard, HardConfig
 DOWN, ACROSS = 0, 1
 """Routes of junction-easy."""
 
@@ -307,26 +304,11 @@ def test_random_episodes_equal_a_plain_reference(level, settings):
 # ---------------------------------------------------------------------------------------------------------- environment
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("level", WORLDS)
-def test_junctions_keep_the_contract_of_environments(level, steady_clock: None):
+def test_junctions_keep_the_contract_of_environments(steady_clock: None):
     settings = {"episode_limit": 12, "arrival_rate": 0.5}
-    report = check(lambda n, seed: make(f"traffic/junction-{level}", settings, n, seed, with_state=True), 60, 4)
+    report = check(lambda n, seed: make("traffic/junction-medium", settings, n, seed, with_state=True), 30, 2)
     assert not [finding for finding in report.findings if finding.name != "slow"], report  # on a busy machine
     assert report.summary["resume"] == "bit-for-bit"
-
-
-def test_episodes_end_at_the_limit():
-    for terminates in (False, True):
-        env = make("traffic/junction-easy", {"episode_limit": 2, "terminate_at_limit": terminates}, num_envs=2)
-        env.reset()
-        none = {"car": Action(discrete=torch.zeros(2, 5, 1, dtype=torch.int64))}
-        assert not env.step(none)[0].episode_truncated.any()
-        last, timestep = env.step(none)
-        assert last.episode_terminated.tolist() == [terminates] * 2
-        assert last.episode_truncated.tolist() == [not terminates] * 2
-        assert not timestep.acted.any()
-        assert last.metrics["success"].tolist() == [1, 1]
 
 
 def test_the_arrival_rate_can_differ_between_environments():
@@ -361,8 +343,9 @@ def test_pictures_show_cars_and_collisions():
     assert (both != one).any()
 
 
-@pytest.mark.parametrize("settings", [{}, {"vision": 1}, {"observe_position": True}])
-@pytest.mark.parametrize("level", WORLDS)
+@pytest.mark.parametrize(
+    ("level", "settings"), [("easy", {}), ("medium", {"vision": 1}), ("hard", {"observe_position": True})]
+)
 def test_squares_and_routes_can_be_read_from_observations(level, settings):
     world = world_of(level, **settings)
     count = min(world.config.cars, 2 if level == "easy" else 12)

@@ -1,4 +1,4 @@
-"""The warehouse equals the package `rware`: 100 episodes of each kind, from the package's states on."""
+"""The warehouse equals the package `rware`: 40 episodes of each kind, from the package's states on."""
 
 from __future__ import annotations
 
@@ -85,22 +85,22 @@ SETTINGS: list[tuple[str, int, dict[str, Any]]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "steps", "settings"), SETTINGS)
 def test_random_episodes_equal_those_of_the_package(name: str, steps: int, settings: dict[str, Any]):
-    both = pair(name, 100, 0, loaded=0.7, max_steps=steps, **settings)
+    both = pair(name, 40, 0, loaded=0.7, max_steps=steps, **settings)
     seen = shown([[env._make_obs(agent) for agent in env.agents] for env in both.native])
     given = both.world.observe(both.state).obs[ROLE]
     image = given["image"] if isinstance(given, dict) else given
     np.testing.assert_array_equal(image.numpy(), seen["obs"].astype(np.float32))
     events = compare(both, random_actions(both, 1), steps)
-    assert events["moves"] > 100
-    assert events["loads"] > 4
-    assert events["blocked"] > 4
+    assert events["moves"] > 40
+    assert events["loads"] > 1
+    assert events["blocked"] > 1
 
 
 @pytest.mark.slow
 def test_couriers_and_random_actions_deliver_as_in_the_package():
-    both = pair("tiny-4ag", 100, 1, loaded=0.5, max_steps=20, column_height=2, reward_type="two_stage")
+    both = pair("tiny-4ag", 40, 1, loaded=0.5, max_steps=20, column_height=2, reward_type="two_stage")
     events = compare(both, courier_actions(both, 1, share=0.15), 20)
-    assert events["deliveries"] > 150
-    assert events["loads"] > 100
-    assert events["unloads"] > 30
-    assert events["blocked"] > 150
+    assert events["deliveries"] > 60
+    assert events["loads"] > 40
+    assert events["unloads"] > 12
+    assert events["blocked"] > 60
