@@ -50,14 +50,10 @@ def test_an_mp4_holds_the_frames_in_order(tmp_path: Path):
         assert np.abs(frame.astype(int) - original).mean() < 6
 
 
-@pytest.mark.parametrize(("height", "width"), [(47, 64), (48, 63), (47, 63), (1, 1)])
+@pytest.mark.parametrize(("height", "width"), [(47, 63), (1, 1)])
 def test_an_mp4_of_odd_size_is_padded_to_an_even_one(tmp_path: Path, height: int, width: int):
     _, frames = read_mp4(write_video(tmp_path / "a.mp4", moving_square(3, height, width)))
     assert [frame.shape for frame in frames] == [(height + height % 2, width + width % 2, 3)] * 3
-
-
-def test_an_mp4_of_one_frame_can_be_read(tmp_path: Path):
-    assert len(read_mp4(write_video(tmp_path / "a.mp4", moving_square(1)))[1]) == 1
 
 
 def test_frames_of_an_mp4_are_not_kept_in_memory(tmp_path: Path):
@@ -88,12 +84,8 @@ def test_a_gif_holds_the_frames_with_one_palette(tmp_path: Path):
 
 
 def test_a_png_holds_the_first_frame(tmp_path: Path):
-    path = write_video(tmp_path / "a.PNG", moving_square(3))
+    path = write_video(tmp_path / "videos" / "a.PNG", moving_square(3))
     assert (np.asarray(Image.open(path)) == next(moving_square(1))).all()
-
-
-def test_missing_folders_are_created(tmp_path: Path):
-    assert write_video(tmp_path / "videos" / "run" / "a.png", moving_square(1)).exists()
 
 
 def test_an_unknown_suffix_names_the_valid_ones(tmp_path: Path):

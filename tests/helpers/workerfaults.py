@@ -17,6 +17,7 @@ from coterie.envs.external.workers import ray_workers
 from coterie.envs.external.workers.processes import ProcessBackend
 
 HANGING = "gym/faultyworlds:Counting-v0"
+forgotten: list[ProcessBackend] = []
 REQUESTS: dict[str, Callable[[Any, Any], Any]] = {
     "state": lambda env, saved: env.state_dict(),
     "load": lambda env, saved: env.load_state_dict(saved),
@@ -87,6 +88,12 @@ def step_hanging_ray_worker() -> None:
     backend.reset(0)
     _write("folder", ray_workers.connections["local"].folder)
     _step_forever(backend)
+
+
+def forget_worker() -> None:
+    """Starts a worker and does not close it."""
+    forgotten.append(ProcessBackend("gym/CartPole-v1", {}, 2, WorkersConfig(count=1)))
+    forgotten[-1].reset(0)
 
 
 def _write(name: str, text: str) -> None:

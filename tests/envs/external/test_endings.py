@@ -40,8 +40,8 @@ RAISED = {
 """By kind of fault, what the message must contain."""
 FAULTS = [*((at, "is unreadable") for at in CALLS), *(("step", kind) for kind in RAISED if kind != "is unreadable")]
 """Every call that can raise, and everything that it can raise."""
-IN_WORKERS = [(at, "is unreadable") for at in CALLS] + [("step", "exits"), ("step", "is cancelled")]
-"""In addition what ends the process, and what is no Exception. Messages of the others are made by the same function."""
+IN_WORKERS = [("init", "is unreadable"), ("step", "exits"), ("reset", "is cancelled"), ("close", "is unreadable")]
+"""With what ends the process, and what is no Exception. Messages of the others are made by the same function."""
 
 
 @pytest.fixture(autouse=True)
@@ -88,8 +88,10 @@ def said(capsys: pytest.CaptureFixture[str], name: str, params: dict[str, Any], 
 # --------------------------------------------------------------------------------------------------- what they raise
 
 
-@pytest.mark.parametrize(("at", "kind"), FAULTS)
-@pytest.mark.parametrize("name", ["endings:make", "endings:make_batch"])
+@pytest.mark.parametrize(
+    ("name", "at", "kind"),
+    [*(("endings:make", *fault) for fault in FAULTS), *(("endings:make_batch", at, "is unreadable") for at in CALLS)],
+)
 def test_whatever_an_environment_raises_is_one_line(name: str, at: str, kind: str, capsys: Any) -> None:
     line = said(capsys, name, {"at": at, "kind": kind})
     assert RAISED[kind] in line
@@ -104,7 +106,7 @@ def test_whatever_an_environment_raises_in_a_worker_is_one_line(at: str, kind: s
     assert "\n" not in line
 
 
-@pytest.mark.parametrize(("at", "kind"), [fault for fault in IN_WORKERS if fault[0] not in ("factory", "render")])
+@pytest.mark.parametrize(("at", "kind"), IN_WORKERS)
 def test_check_env_reports_whatever_an_environment_raises(at: str, kind: str) -> None:
     report = check_env("endings:make", registry_params(at, kind))
     assert not report.ok
@@ -117,7 +119,7 @@ def registry_params(at: str, kind: str) -> Any:
     return registry.environment("endings:make").Config.model_validate({"at": at, "kind": kind})
 
 
-@pytest.mark.parametrize("kind", RAISED)
+@pytest.mark.parametrize("kind", ["exits", "is cancelled", "is unreadable"])
 def test_whatever_a_module_raises_is_one_line(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = f"raises_{list(RAISED).index(kind)}"
     (tmp_path / f"{module}.py").write_text(f"from endings import DO\nDO[{kind!r}]()\n")
@@ -147,8 +149,7 @@ def test_any_exception_can_be_shown() -> None:
 
 
 @pytest.mark.usefixtures("short_start")
-@pytest.mark.parametrize("at", ["factory", "init"])
-@pytest.mark.parametrize("name", ["endings:make", "endings:make_batch"])
+@pytest.mark.parametrize(("name", "at"), [("endings:make", "init"), ("endings:make_batch", "factory")])
 def test_making_an_environment_has_a_limit(name: str, at: str, capsys: Any) -> None:
     line = said(capsys, name, {"at": at, "kind": "blocks"})
     assert line.startswith(f"the construction of environment '{name}' did not return within 0.5 s. ")

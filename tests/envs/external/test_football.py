@@ -14,7 +14,6 @@ from coterie.assembly.environment import make_environment
 from coterie.assembly.resolve import resolve
 from coterie.core.errors import UserError
 from coterie.core.types import Action
-from coterie.envs import registry
 from coterie.envs.external import football
 from coterie.envs.external import football_match as match
 from coterie.envs.external.football_match import Checkpoints, ball_value, draw
@@ -40,25 +39,18 @@ def act(**choices: list[int]) -> dict[str, Action]:
     ("name", "left", "right", "limit"),
     [
         ("academy_empty_goal_close", 1, 1, 400),
-        ("academy_empty_goal", 1, 1, 400),
-        ("academy_run_to_score", 1, 5, 400),
         ("academy_run_to_score_with_keeper", 1, 5, 400),
         ("academy_single_goal_versus_lazy", 11, 11, 3000),
-        ("academy_3_vs_1_with_keeper", 3, 1, 400),
-        ("1_vs_1_easy", 1, 1, 500),
         ("3_vs_3_custom", 3, 3, 500),
         ("5_vs_5", 4, 4, 3000),
-        ("11_vs_11_stochastic", 11, 11, 3000),
         ("test_example_multiagent", 3, 1, 100),
     ],
 )
 def test_task_specs_are_known_without_the_engine(name: str, left: int, right: int, limit: int):
     assert name in EXTERNAL_SCENARIOS["football"]
     both = spec_of(f"football/{name}", {"sides": "both"})
-    assert [(role.name, role.n, role.action.choices) for role in both.roles] == [
-        ("left", left, (19,)),
-        ("right", right, (19,)),
-    ]
+    found = [(role.name, role.n, role.action.choices) for role in both.roles]
+    assert found == [("left", left, (19,)), ("right", right, (19,))]
     assert [team.name for team in both.default_teams()] == ["left", "right"]
     assert both.episode_limit == limit
     assert spec_of(f"football/{name}").agents == tuple(f"left_{k}" for k in range(left))
@@ -129,15 +121,6 @@ def test_observations_have_the_documented_layout():
     assert seen[0, 108:].tolist() == [1, 0, 0, 0, 0, 0, 0]
 
 
-def test_agents_without_a_player_and_free_balls_are_encoded_as_zeros():
-    seen = np.full((3, 115), np.nan, np.float32)
-    dead = raw(left_agent_controlled_player=[-1, 2, -1], ball_owned_team=-1, ball_owned_player=-1, game_mode=4)
-    match.write_observations(dead, 0, seen)
-    assert seen[:, 97:108].sum(1).tolist() == [0, 1, 0]
-    assert seen[0, 94:97].tolist() == [1, 0, 0]
-    assert seen[0, 108:].tolist() == [0, 0, 0, 0, 1, 0, 0]
-
-
 def test_the_state_contains_controlled_players_and_remaining_frames():
     state = np.full(match.STATE_SIZE, np.nan, np.float32)
     match.write_state(raw(steps_left=100), 400, state)
@@ -156,24 +139,9 @@ def test_checkpoints_equal_those_of_the_package():
             for walk in record["walks"][name]:
                 own = Checkpoints(len(walk["active"]))
                 own.collected = list(walk["before"])
-                counts = own.step(
-                    scored=walk["scored"],
-                    owns=walk["owns"],
-                    owner=walk["owner"],
-                    active=walk["active"],
-                    ball=tuple(walk["ball"]),
-                )
+                named = {name: walk[name] for name in ("scored", "owns", "owner", "active")}
+                counts = own.step(**named, ball=tuple(walk["ball"]))
                 assert [0.1 * n for n in counts] == pytest.approx(walk["reward"], abs=1e-6), (side, walk)
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "reached"),
-    [(0.0, 0.0, 0), (0.011, 0.0, 1), (0.0099, 0.0, 0), (0.1, 0.0, 2), (0.55, 0.2, 6), (0.82, 0.0, 10), (1.0, 0.0, 10)],
-)
-def test_the_player_with_the_ball_collects_checkpoints_by_distance(x: float, y: float, reached: int):
-    own = Checkpoints(2)
-    assert own.step(scored=False, owns=True, owner=3, active=[3, 2], ball=(x, y)) == [reached, 0]
-    assert own.step(scored=False, owns=True, owner=3, active=[3, 2], ball=(x, y)) == [0, 0]
 
 
 def test_checkpoints_require_the_ball_and_a_goal_collects_the_remaining_ones():
@@ -303,12 +271,6 @@ def test_shaping_is_applied_during_training_only(monkeypatch: pytest.MonkeyPatch
     assert step.reward.tolist()[0] == pytest.approx([reward] * 3)
 
 
-def test_the_state_is_returned_on_request(monkeypatch: pytest.MonkeyPatch):
-    play(monkeypatch, raw(), raw(), raw())
-    assert make(TASK).reset().state == {}
-    assert make(TASK, with_state=True).reset().state["global"].shape == (1, 127)
-
-
 # --------------------------------------------------------------------------------------------------------------- images
 
 
@@ -331,11 +293,3 @@ def test_an_image_shows_player_positions_and_controlled_players():
     assert not near(region(-1.0, 0.0, 10), "yellow")
     assert not near(region(-0.5, 0.2, 10), "blue")
     assert not np.array_equal(image, draw(raw(ball=[0.1, 0.1, 0.0]), "3 vs 1", 640))
-
-
-def test_an_environment_renders_its_match(monkeypatch: pytest.MonkeyPatch):
-    play(monkeypatch, raw(), raw())
-    env = make(TASK)
-    env.reset()
-    assert env.render(0, 320).shape[1] == 320
-    assert registry.environment(TASK).name == TASK

@@ -108,13 +108,15 @@ def needs(size: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_the_interface_is_named_when_an_environment_is_made_and_in_the_check(
-    name: str, capsys: pytest.CaptureFixture[str]
-):
-    expected = FOREIGN[name][1]
+def test_the_interface_is_named_when_an_environment_is_made(name: str):
     with pytest.raises(UserError) as error:
         make(f"{HERE}:foreign", {"kind": name})
-    assert expected in str(error.value)
+    assert FOREIGN[name][1] in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["class", "vec_env"])
+def test_the_interface_is_named_in_the_check(name: str, capsys: pytest.CaptureFixture[str]):
+    expected = FOREIGN[name][1]
     assert main(["check-env", f"{HERE}:foreign", f"env.kind={name}", "--json"]) == 1
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert finding["rule"] == "factory"
@@ -125,7 +127,7 @@ def batch(num_envs: int, seed: int, device: Any, kind: str = "") -> Any:
     return FOREIGN[kind][0]()
 
 
-@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("name", ["class", "vec_env"])
 def test_the_interface_is_named_when_a_batch_is_made(name: str):
     with pytest.raises(UserError) as error:
         make(f"{HERE}:batch", {"kind": name})

@@ -116,15 +116,6 @@ def test_a_lost_last_observation_would_be_detected(monkeypatch: pytest.MonkeyPat
     assert "a transition crosses a reset" in faults(env, first_age=1)
 
 
-def test_a_lost_first_observation_would_be_detected(monkeypatch: pytest.MonkeyPatch):
-    reset_some = GymnasiumBatch._reset_some
-    monkeypatch.setattr(
-        GymnasiumBatch, "_reset_some", lambda env, who, seen: (seen or reset_some(env, who, seen)[0], env._mask)
-    )
-    env = make("gymvec/Diary-v0", {"mode": "Disabled"}, num_envs=5)
-    assert "an episode does not start with its first timestep" in faults(env)
-
-
 def test_actions_at_final_timesteps_are_ignored():
     env = make("gymvec/Diary-v0", {"mode": "SameStep"}, num_envs=4)
     assert isinstance(env, GymnasiumBatch)
@@ -315,17 +306,6 @@ def test_constructor_parameters_are_settings():
     env = make("gymvec/CartPole-v1", {"sutton_barto_reward": True}, num_envs=8)
     env.reset()
     assert {float(x) for _, step, _ in played(env, 30) for x in step.reward.flatten()} == {0.0, -1.0}
-
-
-def test_an_id_can_name_the_package_that_registers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "vecthings.py").write_text(
-        "import gymnasium\n"
-        "from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv\n"
-        "gymnasium.register('Things/Pole-v0', vector_entry_point=CartPoleVectorEnv, max_episode_steps=4)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    spec = make("gymvec/vecthings:Things/Pole-v0").spec
-    assert (spec.name, spec.episode_limit) == ("gymvec/vecthings:Things/Pole-v0", 4)
 
 
 def test_the_requested_environment_is_rendered():

@@ -61,11 +61,9 @@ def compare(name: str, original: str, seed: int, steps: int, reward: str = "shap
 ENDS = ("terminated", "truncated", "episode_terminated", "episode_truncated")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 7])
-def test_a_reimported_battle_equals_the_original(seed: int):
-    ended, wrong = compare(BATTLE, "skirmish/3m", seed, steps=150)
-    assert ended >= 3
+def test_a_reimported_battle_equals_the_original():
+    ended, wrong = compare(BATTLE, "skirmish/3m", 7, steps=100)
+    assert ended >= 2
     assert not wrong
 
 
@@ -81,10 +79,10 @@ def test_a_reimported_environment_without_deaths_and_masks_equals_the_original()
     assert not wrong
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "short"), [(BATTLE, {"limit": 12}), (SPREAD, {})])
-def test_reimported_environments_keep_the_contract(name: str, short: dict[str, int]):
-    report = check(lambda num_envs, seed: make(name, short, num_envs, seed, with_state=True), steps=20, num_envs=2)
+def test_a_reimported_environment_keeps_the_contract():
+    report = check(
+        lambda num_envs, seed: make(BATTLE, {"limit": 12}, num_envs, seed, with_state=True), steps=15, num_envs=2
+    )
     assert not [finding for finding in report.findings if finding.name != "slow"], report
 
 
@@ -160,16 +158,6 @@ def test_different_roles_are_padded_and_rewards_are_summed_over_the_team():
         env.step([0, 0, 0])
 
 
-def test_dead_agents_have_action_0_only():
-    env, random = coterie.as_multiagent_env("skirmish/3m", seed=1), np.random.default_rng(1)
-    batch = episode(env, random)
-    for seen, available in zip(batch["obs"], batch["avail_actions"], strict=True):
-        for own, mask in zip(seen, available, strict=True):
-            assert own.any() == (mask[0] == 0)  # living agents have no no-op
-    with pytest.raises(RuntimeError, match=r"Call reset\(\)"):
-        env.step([0, 0, 0])
-
-
 def test_external_environments_are_exported_with_observations_as_state():
     env = coterie.as_multiagent_env("lbforaging/Foraging-8x8-2p-2f-coop-v3", seed=2, max_episode_steps=6)
     batch = episode(env, np.random.default_rng(2))
@@ -200,11 +188,8 @@ def test_a_replay_contains_the_played_episode(tmp_path: Path):
     assert env.save_replay() == tmp_path / "battle_0000.json"
     assert env.save_replay() == tmp_path / "battle_0001.json"
     info = json.loads((tmp_path / "battle_0000.json").read_text())
-    assert (info["env"], info["rewards"], len(info["actions"])) == (
-        "skirmish/3m",
-        batch["reward"],
-        len(batch["reward"]),
-    )
+    assert (info["env"], info["rewards"]) == ("skirmish/3m", batch["reward"])
+    assert len(info["actions"]) == len(batch["reward"])
     with Image.open(tmp_path / "battle_0000.gif") as picture:
         frames = getattr(picture, "n_frames", 1)
         picture.seek(frames - 1)
@@ -218,10 +203,7 @@ def test_a_replay_contains_the_played_episode(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "particle/simple_tag",
-            "particle/simple_tag has the teams adversary, agent, but PyMARL's interface has one team",
-        ),
+        ("particle/simple_tag", "has the teams adversary, agent, but PyMARL's interface has one team"),
         ("probe/memory", "probe/memory has no step limit"),
         ("gym/Pendulum-v1", "one discrete action per agent, not Box.* of role agent"),
         ("skirmish/3n", "Did you mean"),

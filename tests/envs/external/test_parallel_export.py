@@ -22,8 +22,6 @@ WORLDS = [
     "particle/simple_tag",
     "skirmish/3m_duel",
     "probe/hybrid",
-    "probe/masked",
-    "probe/multi_discrete",
     "board/tictactoe",
 ]
 

@@ -190,15 +190,6 @@ def test_every_environment_equals_the_library_s_turn_based_loop(name: str, wins:
     assert bool(ends) == wins
 
 
-def test_the_last_observation_differs_from_the_first_of_the_next_episode():
-    *_, (_, _, step, final) = played(make(SPREAD, {"max_cycles": 3}, num_envs=2), 3)
-    assert step.episode_truncated.all()
-    assert not final.acted.any()
-    *_, (_, _, _, first) = played(make(SPREAD, {"max_cycles": 3}, num_envs=2), 4)
-    assert first.first.all()
-    assert not torch.equal(final.obs["agent"], first.obs["agent"])
-
-
 CLEAN = (
     (FOUR, {}),
     ("pettingzoo_worlds:isle", {"mask": "obs", "episode_limit": 7}),
@@ -241,12 +232,8 @@ def test_agents_die_join_late_and_end_with_the_episode():
     assert [timestep.alive[0].int().tolist() for timestep, *_ in path] == [
         *([[1, 1, 0]] * 2), *([[1, 1, 1]] * 2), *([[0, 1, 1]] * 2), *([[0, 1, 0]] * 4)
     ]  # fmt: skip
-    assert [timestep.first[0].int().tolist() for timestep, *_ in path[:4]] == [
-        [1, 1, 0],
-        [0, 0, 0],
-        [0, 0, 1],
-        [0, 0, 0],
-    ]
+    first = [timestep.first[0].int().tolist() for timestep, *_ in path[:4]]
+    assert first == [[1, 1, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0]]
     assert [torch.nonzero(step.terminated[0]).tolist() for _, _, step, _ in path] == [
         *([[]] * 3), [[0]], *([[]] * 4), [[1]], []
     ]  # fmt: skip
@@ -277,26 +264,8 @@ def test_masks_are_found_in_observations_and_in_infos():
     for (a, _, step_a, _), (b, _, step_b, _) in zip(info, obs, strict=True):
         assert first_difference(a, b) is None
         assert first_difference(step_a, step_b) is None
-    assert [timestep.action_mask["worker"][0, 1].int().tolist() for timestep, *_ in info[:3]] == [
-        [1, 0, 1],
-        [1, 1, 0],
-        [0, 1, 1],
-    ]
-
-
-def test_actions_of_all_spaces_reach_their_agents(monkeypatch: pytest.MonkeyPatch):
-    made: list[pettingzoo_worlds.Isle] = []
-    monkeypatch.setattr(
-        pettingzoo_worlds,
-        "isle",
-        lambda dies=4, mask="info": made.append(pettingzoo_worlds.Isle(dies, mask)) or made[-1],
-    )
-    env, path = play_isle()
-    given = made[-2:][0]  # the first of two environments
-    for t in range(9):
-        chosen = native_actions(env, path[t][1], 0)
-        for agent, action in given.seen[t].items():
-            np.testing.assert_array_equal(action, chosen[agent])
+    masks = [timestep.action_mask["worker"][0, 1].int().tolist() for timestep, *_ in info[:3]]
+    assert masks == [[1, 0, 1], [1, 1, 0], [0, 1, 1]]
 
 
 def test_the_limit_truncates_living_agents_and_deaths_at_the_limit_terminate():
@@ -505,13 +474,8 @@ def test_roles_can_be_configured():
         ("hunter", "hunter", ("adversary_0", "adversary_2")),
         ("scout", "scout", ("adversary_1",)),
     ]
-    words = [
-        "env=pettingzoo/classic.tictactoe_v3",
-        "env.roles.first=player_1",
-        "env.roles.second=[player_2]",
-        "algo=random",
-    ]
-    resolved = resolve(words)
+    words = (f"env={NOUGHTS}", "env.roles.first=player_1", "env.roles.second=[player_2]", "algo=random")
+    resolved = resolve([*words])
     env = make(resolved.config.env.name, resolved.config.env.params)
     assert [team.name for team in env.spec.default_teams()] == ["first", "second"]
 
@@ -625,11 +589,8 @@ def test_invalid_names_and_settings_raise_one_line_errors(name: str, params: dic
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("reset", "reset() returned a dict, expected the pair (observations, infos)"),
         ("empty", "reset() left `agents` empty"),
-        ("step", "step() returned 4 values, expected five (observations, rewards, terminations, truncations, infos)"),
         ("rewards", "step() returned no rewards of agent 'worker_1', which acted"),
-        ("truncations", "step() returned no truncations of agent 'worker_1', which acted"),
         ("observations", "returned no observation of agent 'worker_1', which is alive"),
         ("unseen", "returned no observation of agent 'scout_0', which was truncated"),
         ("vanished", "agent 'worker_1' left `agents` without a termination or truncation"),
@@ -642,10 +603,6 @@ def test_faults_of_an_environment_are_reported(fault: str, message: str):
     with pytest.raises(UserError) as error:
         list(played(make("pettingzoo_worlds:Faulty", {"fault": fault}, with_state=True), 9))
     assert message in str(error.value)
-
-
-def test_the_same_environment_without_a_fault_raises_no_error():
-    assert len(list(played(make("pettingzoo_worlds:Faulty", {"fault": "none"}), 20))) == 20
 
 
 def test_late_masks_and_undeclared_deaths_are_reported():

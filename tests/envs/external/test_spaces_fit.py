@@ -30,10 +30,8 @@ def with_mask(mask: spaces.Space = BITS, **parts: spaces.Space) -> spaces.Dict:
 
 OBSERVATIONS: dict[str, spaces.Space] = {
     "number": spaces.Box(-1, 1, ()),
-    "matrix": spaces.Box(-1, 1, (2, 3)),
     "unbounded": spaces.Box(-np.inf, np.inf, (2,)),
     "integers": spaces.Box(-5, 5, (2,), np.int64),
-    "booleans": spaces.Box(0, 1, (2,), bool),
     "color": COLOR,
     "discrete": spaces.Discrete(4, start=-2),
     "one": spaces.Discrete(1),
@@ -44,25 +42,17 @@ OBSERVATIONS: dict[str, spaces.Space] = {
     "nested dict": spaces.Dict(a=ARM, b=TWO),
     "tuple of dicts": spaces.Tuple([ARM, spaces.Discrete(2)]),
     "empty dict": spaces.Dict({}),
-    "dict of an empty dict": spaces.Dict(a=spaces.Dict({}), b=TWO),
     "tuple": spaces.Tuple([TWO, spaces.Discrete(3)]),
-    "tuple of tuples": spaces.Tuple([spaces.Tuple([TWO, spaces.Discrete(2)]), spaces.Discrete(2)]),
     "empty tuple": spaces.Tuple([]),
-    "tuple of an empty tuple": spaces.Tuple([spaces.Tuple([]), spaces.Discrete(2)]),
     "text": spaces.Text(3),
     "sequence": spaces.Sequence(spaces.Discrete(2)),
-    "graph": spaces.Graph(TWO, None),
     "one of": spaces.OneOf([spaces.Discrete(2), TWO]),
-    "dict of text": spaces.Dict(a=spaces.Text(3), b=TWO),
     "tuple of sequences": spaces.Tuple([spaces.Sequence(TWO), TWO]),
     "mask": with_mask(observation=TWO),
     "mask beside a dict": with_mask(observation=ARM),
-    "mask beside an image": with_mask(observation=COLOR),
     "mask beside sensors": with_mask(a=TWO, b=spaces.Discrete(2)),
-    "mask beside a discrete part": with_mask(state=spaces.Discrete(3)),
     "mask beside text": with_mask(observation=spaces.Text(3)),
     "mask of numbers": with_mask(spaces.Box(0, 1, (3,)), observation=TWO),
-    "mask of choices": with_mask(spaces.MultiDiscrete([2, 2, 2]), observation=TWO),
     "mask of another size": with_mask(spaces.MultiBinary(4), observation=TWO),
     "mask alone": with_mask(),
 }
@@ -72,10 +62,8 @@ ACTIONS: dict[str, spaces.Space] = {
     "multi": spaces.MultiDiscrete([2, 3], start=[1, 2]),
     "multi matrix": spaces.MultiDiscrete([[2, 3], [2, 2]]),
     "number": spaces.Box(-1, 1, ()),
-    "matrix": spaces.Box(-1, 1, (2, 2)),
     "integers": spaces.Box(-2, 2, (2,), np.int64),
     "unbounded": spaces.Box(-np.inf, np.inf, (2,)),
-    "half bounded": spaces.Box(0, np.inf, (2,)),
     "nothing": spaces.Box(-1, 1, (0,)),
     "bits": spaces.MultiBinary(3),
     "dict": spaces.Dict(a=spaces.Discrete(2), b=TWO),
@@ -84,9 +72,8 @@ ACTIONS: dict[str, spaces.Space] = {
     "text": spaces.Text(3),
     "sequence": spaces.Sequence(spaces.Discrete(2)),
 }
-QUICK = ("mask beside a dict", "text", "mask of another size")
-PAIRS = (*QUICK, "multi matrix", "nested dict", "empty tuple", "half bounded")
-"""Spaces that agents of PettingZoo have, too: one of each way to be accepted or refused."""
+PAIRS = ("mask beside a dict", "text", "mask of another size", "empty tuple", "unbounded")
+"""Spaces that agents of PettingZoo have, too."""
 
 
 class Sampled(gymnasium.Env):
@@ -155,9 +142,8 @@ def pair(observes: str = "", acts: str = "") -> Any:
 
 def cases() -> list[Any]:
     every = [("observes", name) for name in OBSERVATIONS] + [("acts", name) for name in ACTIONS]
-    marks = {True: (), False: (pytest.mark.slow,)}
     return [
-        pytest.param(kind, key, name, marks=marks[key == "observes" and name in QUICK], id=f"{kind}-{key}-{name}")
+        pytest.param(kind, key, name, id=f"{kind}-{key}-{name}")
         for kind in ("sampled", "pair")
         for key, name in every
         if kind == "sampled" or name in PAIRS
@@ -169,7 +155,7 @@ def test_the_check_accepts_an_environment_if_and_only_if_training_starts(
     kind: str, key: str, name: str, monkeypatch: pytest.MonkeyPatch
 ):
     shorten_checks(monkeypatch)
-    words = (f"env={HERE}:{kind}", f"env.{key}={name}", "algo=ippo", "num_envs=2", "algo.epochs=1")
+    words = (f"env={HERE}:{kind}", f"env.{key}={name}", "algo=ippo", "num_envs=1", "algo.epochs=1")
     try:
         parts = build(resolve(tiny(*words, "algo.num_minibatches=1")).config)
         try:

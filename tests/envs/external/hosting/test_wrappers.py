@@ -16,9 +16,8 @@ from gymnasium import spaces
 import coterie
 from coterie.__main__ import main
 from coterie.assembly.environment import make_environment
-from coterie.assembly.resolve import load_resolved, resolve
+from coterie.assembly.resolve import resolve
 from coterie.checks.environment.contract import check
-from coterie.config.provenance import to_yaml
 from coterie.config.wrappers import WrappersConfig
 from coterie.core.errors import UserError
 from coterie.core.observations import gray, resized
@@ -39,11 +38,11 @@ from coterie.envs.external.hosting.wrappers import (
     transform_image,
     with_sensor_spaces,
 )
-from coterie.envs.make import make, spec_of
+from coterie.envs.make import make
 from coterie.runs import checkpoints
 from gymnasium_worlds import SampledEnv, played, registered, registering
 from tape import Tape, attached, step
-from tinyruns import train
+from tinyruns import shorten_checks, train
 
 # --------------------------------------------------------------------------------------------------------------- frames
 
@@ -85,14 +84,6 @@ def test_the_stack_of_a_truncated_agent_ends_with_its_last_observation():
     assert stacked(truncate=True) == [*FRAMES[:3], [FRAMES[3][0], [101, 102, 103]], *FRAMES[4:]]
 
 
-def test_frame_stacking_widens_the_space():
-    layout, _ = apply_wrappers(Tape.layout, Tape, WrappersConfig(frame_stack=3))
-    assert layout.spec.roles[0].observation_space == spaces.Box(-np.inf, np.inf, (3,), np.float32)
-    assert spec_of("gym/CarRacing-v3", {"wrappers": {"frame_stack": 2}}).roles[0].observation_space == spaces.Box(
-        0, 255, (96, 96, 6), np.uint8
-    )
-
-
 def test_every_sensor_is_stacked_and_only_images_are_transformed():
     with registered():
         params = {"wrappers": {"grayscale": True, "resize": [3, 2], "frame_stack": 4}}
@@ -121,10 +112,8 @@ def test_smaller_images_are_means_of_the_covered_pixels():
     board = np.array([[0, 100, 8, 8], [100, 200, 8, 9]], np.uint8)[..., None]
     assert transform_image(board, grayscale=True, size=(1, 2))[..., 0].tolist() == [[100, 8]]
     column = np.array([[0], [30], [90]], np.uint8)[..., None]
-    assert transform_image(column, grayscale=False, size=(2, 1))[..., 0].tolist() == [
-        [15],
-        [90],
-    ]  # the center of 30 is in the first
+    means = transform_image(column, grayscale=False, size=(2, 1))
+    assert means[..., 0].tolist() == [[15], [90]]  # the center of 30 is in the first
     colored = np.array([[[0, 2, 4], [10, 4, 4]]], np.uint8)
     assert transform_image(colored, grayscale=False, size=(1, 1)).tolist() == [[[5, 3, 4]]]
 
@@ -342,23 +331,18 @@ def test_every_part_of_a_wrapper_state_is_needed(part: str, depth: int):
     assert any(first_difference(one, two) for one, two in zip(same, wrong, strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "wrappers", "resume"),
+    ("name", "wrappers"),
     [
-        ("gym/CartPole-v1", ALL, "bit-for-bit"),
-        ("gym/Pendulum-v1", ALL, "bit-for-bit"),
-        ("gym/Picture-v0", {"grayscale": True, "resize": [3, 3], "frame_stack": 2}, "starts new episodes"),
-        ("gym/Nested-v0", {"frame_stack": 2, "action_repeat": 2}, "starts new episodes"),
-        ("gym/Tuple-v0", {"frame_stack": 2, "sticky_actions": 0.5}, "starts new episodes"),
+        ("gym/Picture-v0", {"grayscale": True, "resize": [3, 3], "frame_stack": 2}),
+        ("gym/Tuple-v0", {"frame_stack": 2, "sticky_actions": 0.5, "action_repeat": 2}),
     ],
 )
-def test_wrapped_environments_pass_the_checker(name: str, wrappers: dict[str, Any], resume: str):
+def test_wrapped_environments_pass_the_checker(name: str, wrappers: dict[str, Any]):
     with registered():
         params = {"episode_limit": 7, "wrappers": wrappers}
-        report = check(lambda num_envs, seed: make(name, params, num_envs, seed), steps=20, num_envs=3)
+        report = check(lambda num_envs, seed: make(name, params, num_envs, seed), steps=20, num_envs=2)
     assert {finding.name for finding in report.findings} <= {"slow", "render-missing"}, report.render()
-    assert report.summary["resume"] == resume
 
 
 def test_wrappers_support_agents_that_die():
@@ -381,18 +365,6 @@ def test_wrappers_are_applied_in_the_order_of_the_settings():
         outer = outer.inner
     assert names == ["RewardTransform", "FrameStack", "ActionRepeat", "StickyActions"]
     config = resolve(["env=gym/CarRacing-v3", "algo=random"])
-    assert list(config.config.env.params.model_dump()["wrappers"]) == [
-        *(
-            "sticky_actions",
-            "action_repeat",
-            "channels_last",
-            "grayscale",
-            "resize",
-            "frame_stack",
-            "reward_scale",
-            "reward_clip",
-        )
-    ]
     assert config.origins["env.wrappers.grayscale"] == "preset env/gym/CarRacing-v3"
     assert apply_wrappers(Tape.layout, Tape, WrappersConfig()) == (Tape.layout, Tape)
 
@@ -419,28 +391,13 @@ def test_a_player_observes_wrapped_images_like_the_policy(tmp_path: Path):
     assert set(expected) == {0, 1}
 
 
-def test_wrappers_are_saved_with_the_configuration(tmp_path: Path):
-    words = ["env=gym/CarRacing-v3", "algo=random", "env.wrappers.resize=[20,30]", "env.wrappers.reward_clip=2"]
-    resolved = resolve(words)
-    (tmp_path / "config.yaml").write_text(to_yaml(resolved))
-    assert load_resolved(tmp_path / "config.yaml") == resolved
-    assert spec_of("gym/CarRacing-v3", resolved.config.env.params).roles[0].observation_space.shape == (20, 30, 4)
-
-
 @pytest.mark.parametrize(
     ("name", "wrappers", "words"),
     [
-        (
-            "gym/CartPole-v1",
-            {"grayscale": True},
-            "env.wrappers.grayscale=true: 'gym/CartPole-v1' has no image observations",
-        ),
         ("gym/CartPole-v1", {"resize": [4, 4]}, "env.wrappers.resize: 'gym/CartPole-v1' has no image observations"),
         ("gym/Gray-v0", {"grayscale": True}, "images of 'gym/Gray-v0' are [6, 5, 1] and do not have three channels"),
         ("gym/CartPole-v1", {"frame_stack": 0}, "env.wrappers.frame_stack=0: expected an integer at least 1"),
         ("gym/Gray-v0", {"resize": [0, 4]}, "env.wrappers.resize: item 0 is 0, expected a number at least 1"),
-        ("gym/Gray-v0", {"resize": [4]}, "env.wrappers.resize=[4]: expected at least 2"),
-        ("gym/CartPole-v1", {"sticky_actions": 1}, "env.wrappers.sticky_actions=1: expected a number at least 0 and"),
         ("gym/CartPole-v1", {"reward_clip": 0}, "env.wrappers.reward_clip=0: expected a number greater than 0"),
         (
             "gym/Hopper-v5",
@@ -448,7 +405,6 @@ def test_wrappers_are_saved_with_the_configuration(tmp_path: Path):
             "has no setting 'env.wrappers.framestack'. Did you mean 'env.wrappers.frame_",
         ),
         ("pettingzoo_worlds:isle", {"action_repeat": 2}, "which may not allow the previous action"),
-        ("pettingzoo_worlds:isle", {"sticky_actions": 0.1}, "which may not allow the previous action"),
     ],
 )
 def test_wrappers_that_do_not_fit_are_one_line_errors(name: str, wrappers: dict[str, Any], words: str):
@@ -463,8 +419,8 @@ def test_a_wrapper_setting_is_checked_where_other_settings_are_free():
         resolve(["env=gym/Hopper-v5", "algo=random", "env.wrappers.framestack=2"])
 
 
-FIRST = [(1, 12, 10), (2, 9, 9), (3, 12, 10), (4, 84, 84), (3, 5, 5), (12, 84, 84), (9, 16, 16)]
-LAST = [(12, 10, 3), (84, 84, 4), (84, 84, 12), (5, 5, 3), (3, 4, 4), (4, 4, 4), (9, 9, 9), (7, 9, 8), (12, 10), (8,)]
+FIRST = [(1, 12, 10), (3, 5, 5), (4, 84, 84), (12, 84, 84), (9, 16, 16)]
+LAST = [(12, 10, 3), (84, 84, 12), (5, 5, 3), (3, 4, 4), (4, 4, 4), (9, 9, 9), (12, 10), (8,)]
 
 
 def image(shape: tuple[int, ...]) -> spaces.Box:
@@ -485,18 +441,16 @@ def _own_ids() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("shape", FIRST)
-def test_channels_that_come_first_are_recognized(shape: tuple[int, ...]):
-    assert is_channels_first(image(shape))
-
-
-@pytest.mark.parametrize("shape", LAST)
-def test_other_shapes_are_not(shape: tuple[int, ...]):
-    assert not is_channels_first(image(shape))
+def test_channels_that_come_first_are_recognized():
+    assert all(is_channels_first(image(shape)) for shape in FIRST)
+    assert not any(is_channels_first(image(shape)) for shape in LAST)
     assert not is_channels_first(spaces.Box(0, 1, (3, 12, 10)))
 
 
-def test_the_start_of_a_run_and_the_check_note_them(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_the_start_of_a_run_and_the_check_note_them(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    shorten_checks(monkeypatch)
     notes = image_notes(make("gym/Eyes-v0").spec)
     assert len(notes) == 1
     assert "images of sensor left of role agent are [3, 12, 10], read as 3 rows with 10 channels" in notes[0]
@@ -509,7 +463,7 @@ def test_the_start_of_a_run_and_the_check_note_them(tmp_path: Path, capfd: pytes
     assert not image_notes(make("gym/Last-v0").spec) + image_notes(make("gym/First-v0", wrapped).spec)
 
 
-@pytest.mark.parametrize("name", ["gym/First-v0", "gym/Eyes-v0", "gym/Many-v0"])
+@pytest.mark.parametrize("name", ["gym/Eyes-v0", "gym/Many-v0"])
 def test_the_wrapper_moves_the_channels(name: str):
     plain, wrapped = make(name), make(name, {"wrappers": {"channels_last": True}})
     pairs = [(plain.reset(), wrapped.reset())]

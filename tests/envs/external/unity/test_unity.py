@@ -14,7 +14,6 @@ import torch
 from gymnasium import spaces
 
 import coterie
-from coterie.assembly.resolve import resolve
 from coterie.config.samplers import parse_sampler
 from coterie.core.errors import UserError
 from coterie.core.specs import EnvSpec
@@ -407,13 +406,6 @@ def test_action_spaces_follow_the_action_spec(acts: tuple[int, tuple[int, ...]],
     assert make_instance.role.action_space == space
 
 
-def test_a_behavior_without_actions_or_sensors_raises_an_error():
-    with pytest.raises(UserError, match="'A' has no actions"):
-        behaviors([description("A", [("S", [1], False)])], [1], None)
-    with pytest.raises(UserError, match="'A' has no observations"):
-        behaviors([description("A", [], 1)], [1], None)
-
-
 # --------------------------------------------------------------------------------------------------------- the messages
 
 
@@ -470,10 +462,3 @@ def test_an_interpreter_without_mlagents_is_an_error_with_the_fix(build: str):
 def test_a_missing_build_is_an_error():
     with pytest.raises(UserError, match=r"there is no Unity build 'nowhere'\. Set its executable with env\.file=PATH"):
         coterie.make("unity/nowhere")
-
-
-def test_the_unity_preset_has_few_environments():
-    found = resolve(["env=unity/any/path.x86_64", "algo=poca"])
-    assert (found.config.num_envs, found.config.eval.num_envs) == (4, 1)
-    assert found.origins["num_envs"] == "preset env/unity"
-    assert resolve(["env=unity/any", "num_envs=9"]).config.num_envs == 9

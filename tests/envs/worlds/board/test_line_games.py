@@ -54,10 +54,8 @@ def metrics_of(outcome: Any) -> dict[str, float]:
     return {name: float(x) for name, x in outcome.metrics().items()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["connect_four", "tictactoe"])
-def test_world_satisfies_the_environment_contract(name: str, steady_clock: None):
-    report = check(lambda n, seed: make(f"board/{name}", None, n, seed, with_state=True), steps=60, num_envs=4)
+def test_world_satisfies_the_environment_contract(steady_clock: None):
+    report = check(lambda n, seed: make("board/tictactoe", None, n, seed, with_state=True), steps=30, num_envs=4)
     found = [finding for finding in report.findings if finding.name != "envs-identical"]  # by lot all may begin alike
     assert found == [], report.render()
     assert report.summary["resume"] == "bit-for-bit"
@@ -65,17 +63,8 @@ def test_world_satisfies_the_environment_contract(name: str, steady_clock: None)
 
 def test_a_seven_by_six_board_has_69_lines_of_four():
     assert Rules(ConnectFourConfig.model_validate({}), falls=True).lines.tensor.shape == (42, 69)
-    assert Rules(TicTacToeConfig.model_validate({}), falls=False).lines.tensor.sum(1).tolist() == [
-        3,
-        2,
-        3,
-        2,
-        4,
-        2,
-        3,
-        2,
-        3,
-    ]
+    squares = Rules(TicTacToeConfig.model_validate({}), falls=False).lines.tensor.sum(1)
+    assert squares.tolist() == [3, 2, 3, 2, 4, 2, 3, 2, 3]
 
 
 def test_stones_fall_to_the_lowest_free_square():
@@ -124,12 +113,6 @@ def test_four_in_a_line_win_and_three_do_not(moves: tuple[int, ...]):
     assert metrics_of(outcome) == {"red_won": 1, "yellow_won": 0}
 
 
-def test_the_second_player_wins_for_itself():
-    _, outcome = played(game("connect_four"), 6, 0, 6, 1, 5, 2, 5, 3)
-    assert outcome.reward.tolist() == [[-1, 1]]
-    assert metrics_of(outcome) == {"red_won": 0, "yellow_won": 1}
-
-
 def test_lines_do_not_wrap_around_the_edge():
     _, outcome = played(game("connect_four"), 4, 4, 5, 5, 6, 6, 0, 1)  # (0, 4), (0, 5), (0, 6), then (0, 0)
     assert not bool(outcome.terminated)
@@ -142,11 +125,6 @@ def test_a_full_board_is_a_draw():
     assert outcome.reward.tolist() == [[0, 0]]
     assert metrics_of(outcome) == {"cross_won": 0, "nought_won": 0}
     assert world.observe(state).action_mask["nought"].any(-1).all()  # the closing row has something open, too
-
-
-def test_three_in_a_line_win_tictactoe():
-    _, outcome = played(game("tictactoe"), 0, 3, 1, 4, 2)
-    assert outcome.reward.tolist() == [[1, -1]]
 
 
 def test_first_player_is_random_or_fixed():

@@ -44,41 +44,6 @@ def act(world: Foraging, state: State, *names: str) -> tuple[State, Outcome]:
     return world.step(state, {"agent": Action(chosen)}, None)
 
 
-def squares(state: State) -> list[tuple[int, ...]]:
-    return [tuple(square) for square in state["players"][0].tolist()]
-
-
-def test_agents_can_swap_squares_but_not_enter_one_together():
-    world = make_world("5x5-3p-1f")
-    state = placed(world, {(3, 3): 1}, {(0, 0): 1, (0, 1): 1, (1, 0): 1})
-    assert squares(act(world, state, "east", "west", "none")[0]) == [(0, 1), (0, 0), (1, 0)]
-    assert squares(act(world, state, "none", "south", "east")[0]) == [(0, 0), (0, 1), (1, 0)]
-    # An agent that follows one that cannot leave shares its square.
-    state = placed(world, {(3, 3): 1}, {(0, 0): 1, (0, 1): 1, (0, 3): 1})
-    assert squares(act(world, state, "east", "east", "west")[0]) == [(0, 1), (0, 1), (0, 3)]
-
-
-def test_food_and_edges_stop_agents():
-    world = make_world("5x5-2p-1f")
-    state = placed(world, {(1, 1): 1}, {(0, 1): 1, (4, 4): 1})
-    for names in (("south", "east"), ("north", "south"), ("none", "none")):
-        assert squares(act(world, state, *names)[0]) == [(0, 1), (4, 4)]
-
-
-def test_food_is_collected_by_enough_levels_and_shared_by_level():
-    world = make_world("6x6-3p-2f", penalty=0.25)
-    state = placed(world, {(1, 1): 3, (4, 4): 2}, {(0, 1): 1, (1, 0): 2, (3, 4): 1})
-    _, alone = act(world, state, "load", "north", "load")
-    assert alone.reward.tolist() == [[-0.25, 0.0, -0.25]]
-    after, together = act(world, state, "load", "load", "none")
-    assert together.reward.tolist() == [[pytest.approx(1 / 5), pytest.approx(2 / 5), 0.0]]
-    assert after["food_level"].tolist() == [[0, 2]]
-    assert together.terminated is not None
-    assert not together.terminated.any()
-    plain = make_world("6x6-3p-2f", normalize_reward=False)
-    assert act(plain, state, "load", "load", "none")[1].reward.tolist() == [[3.0, 6.0, 0.0]]
-
-
 def test_the_episode_ends_with_the_last_food():
     world = make_world("5x5-2p-1f")
     state = placed(world, {(1, 1): 2}, {(0, 1): 2, (4, 4): 1})

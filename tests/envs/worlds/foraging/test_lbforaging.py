@@ -144,16 +144,8 @@ SUITES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "other rewards": (
         "3s-6x6-3p-2f",
-        {
-            "episode_limit": 15,
-            "normalize_reward": False,
-            "observe_agent_levels": False,
-            "penalty": 0.3,
-            "min_player_level": 2,
-            "max_player_level": 5,
-            "min_food_level": 2,
-            "max_food_level": 9,
-        },
+        {"episode_limit": 15, "normalize_reward": False, "observe_agent_levels": False, "penalty": 0.3}
+        | {"min_player_level": 2, "max_player_level": 5, "min_food_level": 2, "max_food_level": 9},
     ),
 }
 

@@ -115,20 +115,6 @@ def test_a_soup_is_cooked_plated_and_served():
     }
 
 
-def test_by_hand_a_soup_of_fewer_onions_is_cooked_and_earns_nothing():
-    world = make_world(cook_time=1, auto_cook=False)
-    state = start(world, item=[0, SOUP + 3, *[0] * 10])
-    state, _ = play(world, state, "stay stay")
-    assert state["tick"].tolist() == [[-1]]
-    state, _ = play(world, start(world, item=[0, SOUP + 1, *[0] * 10]), "interact stay")
-    assert state["tick"].tolist() == [[1]]
-    state = state | {"held": torch.tensor([[DISH, NOTHING]])}
-    state, outcomes = play(world, state, "interact stay", "south stay", "interact stay")
-    assert [group for group, _ in rewards(outcomes)] == [0, 0, 0]
-    assert state["held"].tolist() == [[NOTHING, NOTHING]]
-    assert state["counts"].tolist() == [[0, 0, 1]]
-
-
 def test_no_shaped_reward_for_dishes_that_are_not_needed():
     world = make_world(shaping=1)
     cooking = {"item": [0, SOUP + 3, *[0] * 10], "tick": [5]}
@@ -140,31 +126,6 @@ def test_no_shaped_reward_for_dishes_that_are_not_needed():
     ):
         _, outcomes = play(world, start(world, direction=[0, 1], **entries), "stay interact")
         assert rewards(outcomes) == [(0, [0, reward])]
-
-
-def test_the_second_agent_takes_what_the_first_one_puts_down_in_the_same_step():
-    world = make_world("XXXXX/X1X2X/XPODS")
-    both = {"cell": [6, 8], "direction": [2, 3]}  # they face the counter between them
-    state, _ = play(world, start(world, held=[ONION, NOTHING], **both), "interact interact")
-    assert (state["held"].tolist(), state["item"].sum()) == ([[NOTHING, ONION]], 0)
-    state, _ = play(world, start(world, held=[NOTHING, ONION], **both), "interact interact")
-    assert (state["held"].tolist(), int(state["item"][0, 7])) == ([[NOTHING, NOTHING]], ONION)
-
-
-def test_agents_that_would_meet_or_swap_stay_and_turn():
-    world = make_world("XXXXX/X1.2X/XPODS")
-    for cells, actions, expected in (
-        ([6, 8], "east west", [6, 8]),  # one cell
-        ([6, 7], "east west", [6, 7]),  # a swap
-        ([6, 7], "east stay", [6, 7]),
-        ([6, 7], "east east", [7, 8]),
-        ([6, 7], "east interact", [6, 7]),
-        ([6, 8], "west north", [6, 8]),  # into counters
-    ):
-        state, _ = play(world, start(world, cell=cells), actions)
-        assert state["cell"].tolist() == [expected], (cells, actions)
-        turned = [ACTIONS.index(name) if name in ACTIONS[:4] else 0 for name in actions.split()]
-        assert state["direction"].tolist() == [turned], (cells, actions)
 
 
 def test_observations_show_layers_by_rows_with_the_own_agent_first():

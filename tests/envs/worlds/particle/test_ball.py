@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 from typing import Any
 
 import pytest
@@ -71,15 +70,8 @@ def test_a_side_is_rewarded_when_its_nearest_player_approaches_the_ball():
     state = state_with(world, (-0.6, 0.0), (-0.9, 0.5), (0.6, 0.0), (0.9, 0.5), (0.0, 0.0), vel=velocities)
     _, outcome = world.step(state, actions([STAY] * 2, [STAY] * 2), None)
     assert outcome.reward[0].tolist() == pytest.approx([0.05, 0.05, -0.05, -0.05])  # 0.1 nearer
-    state = state_with(
-        world,
-        (-0.6, 0.0),
-        (-0.9, 0.5),
-        (0.6, 0.0),
-        (0.9, 0.5),
-        (0.0, 0.0),
-        vel=[*velocities[1:2], *velocities[:1], *velocities[2:]],
-    )
+    velocities[:2] = reversed(velocities[:2])
+    state = state_with(world, (-0.6, 0.0), (-0.9, 0.5), (0.6, 0.0), (0.9, 0.5), (0.0, 0.0), vel=velocities)
     _, outcome = world.step(state, actions([STAY] * 2, [STAY] * 2), None)
     assert outcome.reward[0].tolist() == [0, 0, 0, 0]  # the other teammate is nearer
 
@@ -94,14 +86,6 @@ def test_the_ball_bounces_off_a_wall_with_four_fifths_of_its_speed_and_a_player_
     parts = world.physics.layout.split(state["flat"].T)
     assert parts["moving"][1, 0, 0] == pytest.approx(1 - 0.075)
     assert parts["vel"][1, 0, 0] == 0
-
-
-def test_a_player_pushes_the_ball_by_running_into_it():
-    world = make_world(agents=1)
-    state = state_with(world, (-0.2, 0.0), (0.8, 0.8), (0.0, 0.0))
-    for _ in range(8):
-        state, _ = world.step(state, actions([FORWARD], [STAY]), None)
-    assert ball_position_and_velocity(world, state)[0] > 0.2
 
 
 def mirrored(world: SimpleBall, state: dict[str, Any]) -> dict[str, Any]:
@@ -150,18 +134,7 @@ def test_the_scripted_side_beats_a_random_one():
     assert max(both["left_won"], both["right_won"]) < 0.12
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("agents", [1, 5])
-def test_sides_of_any_size_pass_the_environment_check(agents: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("coterie.checks.environment.contract.perf_counter", lambda ticks=count(): next(ticks) * 1e-4)
-    params = {"agents": agents, "episode_limit": 12}
+def test_the_world_passes_the_environment_check(steady_clock: None):
+    params = {"agents": 5, "episode_limit": 12}
     report = check(lambda n, seed: make("particle/simple_ball", params, n, seed), steps=20, num_envs=4)
     assert report.findings == (), report.render()
-
-
-def test_the_field_is_rendered():
-    env = make("particle/simple_ball", None, 1)
-    env.reset(0)
-    picture = env.render(0, 240)
-    assert picture.shape == (240, 240, 3)
-    assert picture.std() > 20

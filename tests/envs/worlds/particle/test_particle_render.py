@@ -10,7 +10,6 @@ from coterie.core.types import Action
 from coterie.envs.make import make
 from coterie.envs.worlds.drawing import PALETTE
 from coterie.envs.worlds.particle.render import Disc, Message, Scene, draw_scene
-from coterie.envs.worlds.world import WorldEnv
 
 BLUE, RED, GREEN = PALETTE["blue"], PALETTE["red"], PALETTE["green"]
 
@@ -30,17 +29,13 @@ def crowd(count: int) -> Scene:
     return Scene("crowd", discs, (Message("agent_0", "left"),), links=((0, 1),), score={"step": 12, "return": -34.31})
 
 
-@pytest.mark.parametrize("size", [64, 119, 120, 240, 333, 480, 1000, 2000])
+@pytest.mark.parametrize("size", [64, 333])
 def test_a_picture_is_a_square_of_bytes_at_any_size(size: int):
     picture = draw_scene(crowd(8), size)
     assert picture.shape == (size, size, 3)
     assert picture.dtype == np.uint8
     assert picture.flags["C_CONTIGUOUS"]
     assert picture.flags["WRITEABLE"]
-
-
-def test_the_same_scene_gives_the_same_picture():
-    assert (draw_scene(crowd(20)) == draw_scene(crowd(20))).all()
 
 
 def test_a_disc_is_drawn_at_its_world_position():
@@ -56,11 +51,6 @@ def test_a_disc_has_the_area_of_its_radius():
     assert area == pytest.approx(np.pi * 25**2, rel=0.08)
 
 
-def test_edges_are_smoothed():
-    picture = draw_scene(Scene("", (Disc(0, 0, 0.6, (0, 0, 0), kind="obstacle"),)), 100)
-    assert len(np.unique(picture[50, :, 0])) > 4
-
-
 def test_the_camera_zooms_out_to_fit_all_discs():
     distant = Scene("", (Disc(0, 0, 0.1, BLUE), Disc(5, -4, 0.1, RED)))
     picture = draw_scene(distant, 100, zoom_to_fit=True)
@@ -69,11 +59,6 @@ def test_the_camera_zooms_out_to_fit_all_discs():
     assert reds.max() < 100 - 1
     fixed_view = pixels_like(draw_scene(distant, 100, zoom_to_fit=False), BLUE)
     assert len(pixels_like(picture, BLUE)) < len(fixed_view)
-
-
-def test_the_camera_is_fixed_while_all_discs_are_in_view():
-    one, other = (draw_scene(Scene("", (Disc(x, 0, 0.1, BLUE),)), 100) for x in (0.0, 0.9))
-    assert (one[5:20] == other[5:20]).all()
 
 
 def test_the_camera_is_fixed_during_an_episode():
@@ -89,31 +74,11 @@ def test_the_camera_is_fixed_during_an_episode():
     assert len(edges) == 1
 
 
-def test_the_score_is_the_return_of_each_team():
-    env = make("particle/simple_spread", num_envs=1)
-    assert isinstance(env, WorldEnv)
-    env.reset(0)
-    world, state = env.world, {name: value.clone() for name, value in env.state_dict()["state"].items()}
-    state["returns"][:] = torch.tensor([[1.0, 2.0, 4.0]])
-    assert world.scene(state).score == {"team return": 7.0}
-
-
 def test_the_fixed_view_shows_an_arrow_to_a_disc_outside():
     picture = draw_scene(Scene("", (Disc(9, 0, 0.05, RED),)), 200, zoom_to_fit=False)
     reds = pixels_like(picture, RED)
     assert len(reds) > 10
     assert reds[:, 1].min() > 180
-
-
-def test_two_discs_at_the_same_position_are_both_visible():
-    picture = draw_scene(Scene("", (Disc(0, 0, 0.2, BLUE), Disc(0, 0, 0.2, RED))), 200)
-    assert len(pixels_like(picture, BLUE)) > 50
-    assert len(pixels_like(picture, RED)) > 50
-
-
-def test_a_large_disc_does_not_hide_a_small_one():
-    picture = draw_scene(Scene("", (Disc(0, 0, 0.05, RED, kind="obstacle"), Disc(0, 0, 0.2, BLUE))), 200)
-    assert len(pixels_like(picture, RED)) > 10
 
 
 def test_every_kind_is_drawn_differently():
@@ -122,11 +87,6 @@ def test_every_kind_is_drawn_differently():
     for i, one in enumerate(pictures):
         for other in pictures[:i]:
             assert (one != other).any()
-
-
-def test_an_unknown_kind_is_drawn_like_a_landmark():
-    one, other = (draw_scene(Scene("", (Disc(0, 0, 0.2, GREEN, kind=kind),)), 100) for kind in ("landmark", "tower"))
-    assert (one == other).all()
 
 
 @pytest.mark.parametrize(
@@ -147,17 +107,6 @@ def test_every_element_of_a_scene_changes_the_picture(name: str, change: dict):
     assert (draw_scene(Scene(**before)) != draw_scene(Scene(**base | change))).any(), name
 
 
-def test_a_disc_at_rest_has_no_pointer():
-    still, none = (draw_scene(Scene("", (Disc(0, 0, 0.1, BLUE, heading=h),)), 100) for h in ((0.0, 0.0), None))
-    assert (still == none).all()
-
-
-def test_the_header_layout_does_not_depend_on_the_values_of_the_score():
-    few, many = (draw_scene(Scene("x", (), score={"step": step, "return": r})) for step, r in ((1, 0.0), (25, -231.55)))
-    rows = np.argwhere((few != many).any((1, 2)))
-    assert 0 < rows.max() < 48
-
-
 def test_discs_at_non_finite_positions_are_left_out():
     invalid = Disc(float("nan"), 0, 0.1, RED)
     scene = Scene("", (invalid, Disc(float("inf"), 0, 0.1, RED), Disc(0, 0, 0.1, BLUE)), links=((0, 2),))
@@ -171,15 +120,3 @@ def test_extreme_positions_and_numbers_can_be_drawn():
     for zoom_to_fit in (True, False):
         assert draw_scene(scene, 240, zoom_to_fit=zoom_to_fit).shape == (240, 240, 3)
     assert draw_scene(Scene("", ()), 64).shape == (64, 64, 3)
-
-
-def test_a_long_score_on_a_small_picture_leaves_space_for_the_world():
-    scene = Scene("collect_treasure", (Disc(0, 0, 0.1, BLUE),), score={f"agent_{i}": -1.5 for i in range(6)})
-    assert len(pixels_like(draw_scene(scene, 240), BLUE)) > 10
-
-
-def test_colors_of_the_palette_are_distinct():
-    colors = list(PALETTE.values())
-    for i, one in enumerate(colors):
-        for other in colors[:i]:
-            assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) > 60

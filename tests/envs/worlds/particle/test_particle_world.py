@@ -165,12 +165,6 @@ def test_resuming_from_a_state_dict_is_bit_identical(scenario: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-def test_the_state_is_included_only_if_requested() -> None:
-    env = WorldEnv(make_world("simple_adversary"), 2, seed=0)
-    assert env.spec.state_sizes == {}
-    assert env.reset().state == {}
-
-
 def test_a_group_state_excludes_parts_hidden_from_the_group() -> None:
     world = make_world("simple_adversary", with_state=True)
     noise = torch.rand(2, world.reset_noise_size)

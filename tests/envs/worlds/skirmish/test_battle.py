@@ -10,13 +10,10 @@ import torch
 
 from coterie.checks.environment.contract import check
 from coterie.core.errors import UserError
-from coterie.envs import registry
 from coterie.envs.make import make, spec_of
-from coterie.envs.worlds.skirmish import ROSTERS
-from coterie.envs.worlds.skirmish.battle import Skirmish
 from coterie.envs.worlds.skirmish.render import Fighter, Scene, draw
 from coterie.envs.worlds.skirmish.scripts import hit_and_run
-from episodeplay import by_script, random_legal_action
+from episodeplay import by_script
 from skirmishplay import GONE, act, env_of, episodes, placed, row_of, step, world_of
 
 NEAREST, WEAKEST = (by_script("skirmish", f"attack_{whom}") for whom in ("nearest", "weakest"))
@@ -51,17 +48,6 @@ def test_sizes_and_limits_match_smac(name: str):
     shown = (role.observation_space.shape, spec.state_sizes["global"], role.action.choices, spec.episode_limit)
     obs, state, choices, limit = SIZES[name]
     assert shown == ((obs,), state, (choices,), limit)
-
-
-@pytest.mark.parametrize("name", ROSTERS)
-def test_every_map_can_be_played(name: str):
-    env = env_of(name, 2)
-    timestep, generator = env.reset(), torch.Generator().manual_seed(0)
-    for _ in range(3):
-        _, timestep = env.step(random_legal_action(timestep, generator))
-    assert torch.isfinite(timestep.obs["ally"]).all()
-    assert env.spec.n == sum(ROSTERS[name].allies.values())
-    assert timestep.alive.all()  # no units are in range yet
 
 
 # ------------------------------------------------------------------------------------------------- masks and views
@@ -320,10 +306,3 @@ def test_rendering_shows_attackers_of_the_last_step():
     step(env, "west", "stop", "stop")
     assert world.scene(env.state_dict()["state"]).fighters[0].target is None
     assert row_of(env, "order")[0] == 5
-
-
-def test_each_map_has_its_own_step_limit():
-    limits = {name: registry.environment(f"skirmish/{name}").Config().episode_limit for name in ROSTERS}
-    assert limits == {name: roster.limit for name, roster in ROSTERS.items()}
-    assert isinstance(world_of(env_of("3m", episode_limit=None)), Skirmish)
-    assert env_of("3m", episode_limit=None).spec.episode_limit is None

@@ -79,13 +79,6 @@ def test_reward_is_damage_dealt_minus_damage_taken():
     assert outcome.group_reward[0].tolist() == [0, 0]
 
 
-def test_right_targets_units_of_left_by_index():
-    world = world_of()
-    state = placed(world, (1, 1), (12, 16), (1, 31), (31, 1), (31, 31), (16, 16))
-    after, _ = world.step(state, orders([STOP] * 3, [STOP, STOP, FIRST + 1]), None)
-    assert row_of(world, after, "health") == [45, 39, 45, 45, 45, 45]
-
-
 def test_east_is_forward_for_both_sides():
     world = world_of()
     state = placed(world, (10, 16), (1, 1), (1, 31), (22, 20), (31, 1), (31, 31))
@@ -170,10 +163,3 @@ def test_best_target_choice_depends_on_the_unit_type(name: str, least: float, mo
     words = [f"env=skirmish/{name}_duel", "algo=scripted", "threads=1", "device=cpu", "progress=off"]
     weakest = evaluate_baseline(resolve([*words, "teams.right.algo.script=attack_weakest"]), 100)["metrics"]
     assert least < weakest["right_won"] < most
-
-
-def test_one_scripted_team_can_play_both_sides():
-    words = ["env=skirmish/3m_duel", "algo=scripted", "teams.all.roles=[left,right]", "threads=1", "device=cpu"]
-    found = evaluate_baseline(resolve([*words, "progress=off"]), 50)
-    assert found["teams"]["all"]["return_mean"] == pytest.approx(0, abs=1e-3)
-    assert found["metrics"]["left_dead"] > 1

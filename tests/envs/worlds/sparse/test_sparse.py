@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
 import pytest
@@ -152,13 +151,8 @@ def test_one_occupied_plate_does_not_open_a_door(agents: list[int]):
 def test_a_closed_door_blocks_moves():
     env = env_of("plates", rooms=2, size=3)  # the door is (3, 2) = 17
     placed(env, agents=[[16, 0]])
-    assert env.world.observe(env.state_dict()["state"]).action_mask["agent"][0, 0].tolist() == [
-        True,
-        True,
-        False,
-        True,
-        False,
-    ]
+    mask = env.world.observe(env.state_dict()["state"]).action_mask["agent"][0, 0]
+    assert mask.tolist() == [True, True, False, True, False]
     step(env, "right", "stay")
     assert env.state_dict()["state"]["agents"].tolist() == [[16, 0]]
     placed(env, agents=[[16, 0]], open=[[True]])
@@ -184,29 +178,9 @@ def test_script_always_reaches_the_goal_and_random_play_never_does(name: str, sc
     assert 1.05 < found["rooms"] < 1.4
 
 
-@pytest.fixture
-def steady_clock(monkeypatch: pytest.MonkeyPatch):
-    """Replaces the clock of the checker, so that no test depends on the speed of the machine."""
-    monkeypatch.setattr("coterie.checks.environment.contract.perf_counter", lambda ticks=count(): next(ticks) * 1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["rooms", "plates"])
-def test_world_satisfies_the_environment_contract(name: str, steady_clock: None):
+def test_world_satisfies_the_environment_contract(steady_clock: None):
     report = check(
-        lambda num_envs, seed: make(f"sparse/{name}", {"episode_limit": 9}, num_envs, seed, with_state=True), 40
+        lambda num_envs, seed: make("sparse/plates", {"episode_limit": 9}, num_envs, seed, with_state=True), 20, 2
     )
     assert not [finding for finding in report.findings if finding.name != "slow"], report  # on a busy machine
     assert report.summary["resume"] == "bit-for-bit"
-
-
-@pytest.mark.parametrize("name", ["rooms", "plates"])
-def test_rendering_shows_agent_positions(name: str):
-    env = env_of(name)
-    env.reset(0)
-    before = env.render(0, 240)
-    assert before.shape[1:] == (240, 3)
-    assert before.shape[0] % 2 == 0
-    step(env, *["right"] * env.spec.n)
-    step(env, *["up"] * env.spec.n)
-    assert (env.render(0, 240) != before).any()

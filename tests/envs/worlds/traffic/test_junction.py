@@ -48,12 +48,6 @@ def state_of(world: Any, *cars: tuple[int, int, int] | None) -> dict[str, torch.
     return state
 
 
-def step(world: Any, state: dict[str, torch.Tensor], *actions: int, noise: list[float] | None = None):
-    """Steps one environment; without noise no car arrives."""
-    uniform = torch.full((1, world.step_noise_size), 0.999) if noise is None else torch.tensor([noise])
-    return world.step(state, {"car": Action(discrete=torch.tensor(actions).view(1, -1, 1))}, uniform)
-
-
 # -------------------------------------------------------------------------------------------------------------- routes
 
 
@@ -93,68 +87,6 @@ def test_routes_lead_from_one_edge_to_another_along_lanes(level, size):
         assert {0, size - 1} & {end_row, end_column}
 
 
-# --------------------------------------------------------------------------------------------------- single situations
-
-
-def test_a_car_that_drives_on_or_brakes_pays_for_its_time():
-    world = world_of("easy", cars=2)
-    state, outcome = step(world, state_of(world, (DOWN, 1, 1), (ACROSS, 0, 4)), GAS, BRAKE)
-    assert state["place"].tolist() == [[2, 0]]
-    assert outcome.reward[0].tolist() == pytest.approx([-0.02, -0.05])
-    assert outcome.agent_terminated.tolist() == [[False, False]]
-
-
-def test_cars_on_one_square_pay_ten_each():
-    world = world_of("easy", cars=3)
-    before = state_of(world, (DOWN, 2, 2), (ACROSS, 3, 4), (ACROSS, 6, 6))
-    state, outcome = step(world, before, GAS, BRAKE, BRAKE)
-    assert outcome.reward[0].tolist() == pytest.approx([-10.03, -10.05, -0.07])
-    assert state["collisions"].tolist() == [2]
-    assert outcome.metrics()["success"].tolist() == [0]
-    state, outcome = step(world, state, GAS, BRAKE, GAS)
-    assert outcome.reward[0].tolist() == pytest.approx([-0.04, -0.06, 0])
-    assert outcome.metrics()["success"].tolist() == [0], "a collision is never forgotten"
-
-
-def test_cars_that_cross_one_after_the_other_do_not_collide():
-    world = world_of("easy", cars=2)
-    state, outcome = step(world, state_of(world, (DOWN, 3, 3), (ACROSS, 2, 2)), GAS, GAS)
-    assert outcome.reward[0].tolist() == pytest.approx([-0.04, -0.03])
-    assert outcome.metrics()["success"].tolist() == [1]
-    assert world.squares(state).unique().numel() == 2
-
-
-def test_a_car_at_the_end_of_its_route_leaves_without_a_reward():
-    world = world_of("easy", cars=2)
-    state, outcome = step(world, state_of(world, (DOWN, 6, 9), (ACROSS, 6, 9)), GAS, BRAKE)
-    assert outcome.reward[0].tolist() == pytest.approx([0, -0.1])
-    assert outcome.agent_terminated.tolist() == [[True, False]]
-    assert state["alive"].tolist() == [[False, True]]
-    assert outcome.metrics()["arrived"].tolist() == [1]
-
-
-def test_arrivals_fill_random_free_slots_in_the_order_of_their_places():
-    world = world_of("easy", cars=3, arrival_rate=0.5)
-    before = state_of(world, None, (DOWN, 3, 3), None)
-    both, last_first = [0.4, 0.4, 0, 0], [0.9, 0, 0.1]
-    state, outcome = step(world, before, GAS, GAS, GAS, noise=[*both, *last_first])
-    assert state["alive"].tolist() == [[True, True, True]]
-    assert state["route"].tolist() == [[ACROSS, DOWN, DOWN]]
-    assert state["place"].tolist() == [[0, 4, 0]]
-    assert outcome.reward[0].tolist() == pytest.approx([0, -0.04, 0])
-    full = state_of(world, None, (DOWN, 3, 3), (DOWN, 1, 1))
-    state, _ = step(world, full, GAS, GAS, GAS, noise=[*both, *last_first])
-    assert state["route"].tolist() == [[DOWN, DOWN, DOWN]], "the second place found no free slot"
-
-
-def test_an_arrival_on_an_occupied_square_costs_only_the_car_that_stayed_there():
-    world = world_of("easy", cars=2, arrival_rate=0.5)
-    state, outcome = step(world, state_of(world, (DOWN, 0, 0), None), BRAKE, GAS, noise=[0.4, 0.9, 0, 0, 0, 0])
-    assert state["alive"].tolist() == [[True, True]]
-    assert outcome.reward[0].tolist() == pytest.approx([-10.01, 0])
-    assert state["collisions"].tolist() == [2]
-
-
 def test_a_slot_is_used_again_in_the_step_in_which_its_car_leaves():
     env = make("traffic/junction-easy", {"cars": 1, "arrival_rate": 1.0, "size": 5, "episode_limit": 40}, num_envs=1)
     timestep = env.reset()
@@ -169,31 +101,6 @@ def test_a_slot_is_used_again_in_the_step_in_which_its_car_leaves():
     # A life has five timesteps, and the step that ends the episode begins no next life.
     assert firsts == [now % 5 == 0 and now < 39 for now in range(40)]
     assert ends == [now % 5 == 0 and now > 0 for now in range(40)]
-
-
-# --------------------------------------------------------------------------------------------------------- observations
-
-
-def test_a_car_without_vision_observes_its_action_route_square_and_the_cars_on_it():
-    world = world_of("easy", cars=3)
-    before = state_of(world, (DOWN, 2, 2), (ACROSS, 3, 4), None)
-    state, _ = step(world, before, GAS, BRAKE, GAS)
-    obs = world.observe(state).obs["car"][0]
-    middle = [0.0] * 14
-    middle[6] = 1  # three squares of the road from the top and three from the left come before
-    assert obs.tolist() == [[0, 0, *middle, 2], [1, 1, *middle, 2], [0] * 17]
-
-
-def test_vision_shows_roads_and_cars_around_the_car():
-    world = world_of("easy", cars=3, vision=1, observe_position=True)
-    obs = world.observe(state_of(world, (DOWN, 2, 2), (ACROSS, 3, 4), (ACROSS, 0, 0))).obs["car"][0]
-    assert obs[0, :4].tolist() == pytest.approx([0, 0, 2 / 6, 3 / 6])
-    road, cars = obs[0, 4:].view(9, 2).T
-    assert road.tolist() == [0, 1, 0, 0, 1, 0, 1, 1, 1]
-    assert cars.tolist() == [0, 0, 0, 0, 1, 0, 0, 1, 0]
-    road, cars = obs[2, 4:].view(9, 2).T  # at the edge
-    assert road.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0]
-    assert cars.tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0]
 
 
 # ------------------------------------------------------------------------------------------------------------ reference

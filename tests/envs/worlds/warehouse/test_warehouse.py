@@ -142,23 +142,6 @@ def test_a_delivered_shelf_is_replaced_by_each_other_one_equally_often():
     assert abs(drawn[2:] / 1000 - 1).max() < 0.15
 
 
-@pytest.mark.parametrize(
-    ("reward_type", "rewards"),
-    [("individual", [0, 1, 0, 0, 0]), ("global", [0, 1, 0, 0, 0]), ("two_stage", [0, 0.5, 0, 0, 0.5])],
-)
-def test_a_shelf_is_loaded_delivered_and_returned(reward_type: str, rewards: list[float]):
-    env = one_agent(reward_type=reward_type)
-    found = [step(env, action)[0][0] for action in (TOGGLE, FORWARD, TOGGLE)]
-    assert env.state_dict()["state"]["carrying"].tolist() == [[1]]  # no place to unload
-    placed_direction = env.state_dict()
-    placed_direction["state"]["direction"][:] = UP
-    env.load_state_dict(placed_direction)
-    found += [step(env, action)[0][0] for action in (FORWARD, TOGGLE)]
-    assert found == rewards
-    assert env.state_dict()["state"]["carrying"].tolist() == [[0]]
-    assert env.state_dict()["state"]["deliveries"].tolist() == [1]
-
-
 def test_the_reward_for_loading_is_taken_back():
     env = one_agent(load_reward=0.25)
     assert [step(env, TOGGLE)[0][0] for _ in range(4)] == [0.25, -0.25, 0.25, -0.25]
@@ -196,20 +179,6 @@ def test_episodes_are_truncated_at_the_limit_and_terminated_without_deliveries()
     env.reset(0)
     ends = [env.step({ROLE: Action(torch.zeros(3, 2, 1, dtype=torch.int64))})[0] for _ in range(2)]
     assert [bool(end.episode_terminated.all()) for end in ends] == [False, True]
-
-
-def test_layers_show_directions_loads_and_goals():
-    env = one_agent(
-        observation_type="image",
-        image_observation_layers=("agent_direction", "agent_load", "goals", "accessible", "requests"),
-        image_observation_directional=False,
-    )
-    _, timestep = step(env, TOGGLE)
-    direction, load, goals, accessible, requests = timestep.obs[ROLE][0, 0].view(5, 9).tolist()
-    assert direction == [0, 0, 0, 0, DOWN + 1, 0, 0, 0, 0]
-    assert load == requests == [0, 0, 0, 0, 1, 0, 0, 0, 0]
-    assert goals == [0, 0, 0, 0, 0, 0, 0, 1, 0]
-    assert accessible == [0, 0, 0, 0, 0, 1, 0, 1, 1]
 
 
 def test_the_state_shows_agents_and_the_whole_floor():

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from coterie.envs.worlds.warehouse import moves
-from coterie.envs.worlds.warehouse.layout import DOWN, LEFT, RIGHT, UP
 from fakecuda import CUDA, fake_cuda
 from rwareplay import package_moves, world_of
 
@@ -56,33 +55,6 @@ def test_the_same_agents_move_as_in_the_package(agents: int, height: int, width:
     np.testing.assert_array_equal(found, expected)
     assert expected.any()
     assert not expected.all()
-
-
-def moved(world: Any, agents: list[tuple[int, int, int]]) -> list[bool]:
-    """Which of agents at (column, row) that drive in a direction move."""
-    floor = world.tables(CPU)
-    cell = torch.tensor([[(y + 1) * floor.width + x + 1 for x, y, _ in agents]])
-    direction = torch.tensor([[d for *_, d in agents]])
-    target = torch.where(direction < 0, cell, floor.ahead[cell * 4 + direction.clamp(min=0)])
-    return moves.moving(cell, target, occupants(world, cell, target), world.probes)[0].tolist()
-
-
-@pytest.mark.parametrize(
-    ("agents", "expected"),
-    [
-        ([(1, 1, RIGHT), (2, 1, LEFT)], [False, False]),  # a swap
-        ([(1, 1, RIGHT), (2, 1, RIGHT)], [True, True]),  # a chain
-        ([(1, 1, RIGHT), (2, 1, -1)], [False, True]),  # the second one stays
-        ([(1, 1, RIGHT), (3, 1, LEFT)], [True, False]),  # one cell for two
-        ([(3, 1, LEFT), (1, 1, RIGHT)], [True, False]),  # the first agent wins
-        ([(3, 1, LEFT), (1, 1, RIGHT), (0, 1, RIGHT)], [False, True, True]),  # the longer chain wins
-        ([(1, 1, RIGHT), (2, 1, DOWN), (2, 2, LEFT), (1, 2, UP)], [True] * 4),  # a cycle
-        ([(1, 1, RIGHT), (2, 1, DOWN), (2, 2, LEFT), (1, 2, UP), (0, 1, RIGHT)], [True] * 4 + [False]),
-        ([(0, 0, UP), (0, 1, UP)], [True, False]),  # a wall
-    ],
-)
-def test_chains_and_cycles_move_and_swaps_do_not(agents: list[tuple[int, int, int]], expected: list[bool]):
-    assert moved(open_floor(len(agents), 4, 5), agents) == expected
 
 
 @pytest.mark.slow
