@@ -215,6 +215,7 @@ def test_agents_that_take_turns_have_all_choices_besides_waiting(kind: str, monk
     assert spec.choices or all(len(ours) > 1 for ours in seen)
 
 
+@pytest.mark.slow
 def test_runs_players_and_exports_act_in_the_form_of_the_space(tmp_path: Path):
     kind = "nested"
     env = f"{__name__}:{kind}"

@@ -43,6 +43,7 @@ def test_tasks_have_the_documented_spaces_and_limits(name: str, observation: tup
     assert (role.observation_space.shape, role.action, spec.episode_limit) == (observation, action, limit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gym/BipedalWalker-v3", "gym/Hopper-v5"])
 def test_physics_tasks_keep_the_contract(name: str):
     report = check(lambda num_envs, seed: make(name, {"episode_limit": 6}, num_envs, seed), steps=10, num_envs=2)

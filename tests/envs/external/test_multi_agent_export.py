@@ -79,6 +79,7 @@ def test_a_reimported_environment_without_deaths_and_masks_equals_the_original()
     assert not wrong
 
 
+@pytest.mark.slow
 def test_a_reimported_environment_keeps_the_contract():
     report = check(
         lambda num_envs, seed: make(BATTLE, {"limit": 12}, num_envs, seed, with_state=True), steps=15, num_envs=2

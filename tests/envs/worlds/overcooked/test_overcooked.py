@@ -115,6 +115,12 @@ def test_a_soup_is_cooked_plated_and_served():
     }
 
 
+def test_a_full_pot_that_does_not_cook_takes_no_onion():
+    world = make_world(auto_cook=False)
+    state, _ = play(world, start(world, held=[ONION, NOTHING], item=[0, SOUP + 3, *[0] * 10]), "interact stay")
+    assert (state["held"].tolist(), int(state["item"][0, 1])) == ([[ONION, NOTHING]], SOUP + 3)
+
+
 def test_no_shaped_reward_for_dishes_that_are_not_needed():
     world = make_world(shaping=1)
     cooking = {"item": [0, SOUP + 3, *[0] * 10], "tick": [5]}
@@ -205,6 +211,7 @@ def test_shaping_cook_time_and_objects_can_vary_between_environments():
         assert result.reward.tolist() == [[3 * expected, 0]] * 2
 
 
+@pytest.mark.slow
 def test_cooks_serve_in_all_layouts_from_random_starts():
     for k, name in enumerate(LAYOUTS):
         auto_cook = k % 2 == 0
