@@ -123,7 +123,7 @@ def test_what_the_interface_does_not_allow_ends_the_run_at_once(workers: int, tm
 def test_environments_of_a_failed_worker_restart_and_the_others_continue(fault: str, tmp_path: Path, caplog: Any):
     timeout = 1.0 if fault == "hangs" else 30.0
     env = make_env(COUNTING, 2, num_envs=4, timeout=timeout, fault=fault, once=str(tmp_path / "once"))
-    env.reset()
+    number = env.reset().obs["agent"][:, 0, 0]
     found = play(env, 3)
     step, timestep = found[-2], found[-1]
     assert isinstance(step, Step)
@@ -141,6 +141,7 @@ def test_environments_of_a_failed_worker_restart_and_the_others_continue(fault: 
     assert not step.reward[gone].any()
     assert (step.reward[~gone] == 3).all()
     assert len(set(timestep.obs["agent"][:, 0, 0].tolist())) == 4  # different random numbers
+    assert torch.equal(timestep.obs["agent"][:, 0, 0] != number, gone)  # of new seeds
     assert "replaced a worker" in caplog.text
     after = play(env, 1)[0]
     assert isinstance(after, Step)
