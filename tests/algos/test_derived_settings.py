@@ -82,7 +82,8 @@ def test_targets_have_more_rewards_and_layers_are_normalized_where_episodes_are_
     found = values(QLearningConfig(rnn=rnn), facts)
     assert (found["n_step"], found["layer_norm"]) == (expected, "hidden" if expected == 3 else False)
     given = values(QLearningConfig(rnn=rnn, n_step=5, layer_norm=True), facts)
-    assert "n_step" not in given and "layer_norm" not in given
+    assert "n_step" not in given
+    assert "layer_norm" not in given
     assert "layer_norm" not in values(QLearningConfig(rnn=rnn, network="attention"), facts)
 
 

@@ -11,8 +11,10 @@ from coterie.config.samplers import parse_sampler
 from coterie.core.errors import UserError
 from coterie.core.tree import tree_leaves
 from coterie.core.types import Action, Step, Timestep
+from coterie.envs import registry
 from coterie.envs.make import make
 from coterie.envs.worlds.world import WorldEnv
+from places import ROOT
 
 
 def world_env(name: str, num_envs: int = 6, **params: Any) -> WorldEnv:
@@ -317,3 +319,17 @@ def test_every_parameter_has_a_meaning_and_its_default_in_the_state():
             state = env.state_dict()["state"]
             assert key not in state or state[key].tolist() == pytest.approx([parameter.value] * 2), (name, key)
     assert seen > 15
+
+
+def test_the_documentation_lists_exactly_the_parameters_of_the_worlds():
+    page = (ROOT / "docs" / "how-to" / "curricula.md").read_text()
+    lines = page.partition("<!-- parameters -->")[2].partition("\n\n`reach`")[0].split("\n")[4:]
+    documented = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines if line]
+    found = set()
+    for name in registry.environments():
+        family = name.partition("/")[0]
+        if family in registry.FAMILIES:
+            for key, p in world_env(name, 1).world.parameters.items():
+                line = (f"`{key}`", f"{p.low:g}", f"{p.high:g}", p.meaning)
+                found.add((f"{family}/*" if (f"{family}/*", *line) in documented else name, *line))
+    assert set(documented) == found
