@@ -46,10 +46,7 @@ def lines_of(words: list[str], file: Path | None = None) -> list[str]:
             ["imitation.weight=1"],
             "imitation.weight: no effect with imitation.demos=null. Set imitation.demos, or remove it.",
         ),
-        (
-            ["workers.restarts=3"],
-            "workers.restarts: no effect with workers.count=0. Set workers.count, or remove it.",
-        ),
+        (["workers.restarts=3"], "workers.restarts: no effect with workers.count=0. Set workers.count, or remove it."),
         (
             ["workers.timeout=3"],
             "workers.timeout: no effect with workers.count=0 in an environment of Coterie. Set workers.count, or "

@@ -36,11 +36,7 @@ def old_run(tmp_path: Path) -> Path:
     ids=lambda words: words[0],
 )
 def test_an_old_run_is_refused_in_one_line(
-    words: list[str],
-    old_run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], old_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
     assert main([word.replace("RUN", str(old_run)) for word in words]) == 2

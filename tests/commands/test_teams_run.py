@@ -97,10 +97,7 @@ def test_another_team_of_a_run_can_be_frozen_by_name(trained: Path, tmp_path: Pa
             "name the right team with teams.agent.algo.team=TEAM",
         ),
         (("teams.agent.run={}", "teams.agent.algo.team=wolf"), "has no team 'wolf'. Choose from adversary, agent"),
-        (
-            ("teams.agent.run={}", "env.obstacles=3"),
-            r"observe \(16,\) .* trained with .* observe \(14,\)",
-        ),
+        (("teams.agent.run={}", "env.obstacles=3"), r"observe \(16,\) .* trained with .* observe \(14,\)"),
     ],
 )
 def test_an_unsuitable_frozen_run_is_refused_in_one_line(

@@ -102,10 +102,7 @@ def test_a_mistake_in_a_lesson_raises_an_error_of_one_line(change: Any, message:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        (
-            "randomize.speed={uniform: [2, 1]}",
-            r"'speed': the lower bound 2 is greater than the upper bound 1; swap",
-        ),
+        ("randomize.speed={uniform: [2, 1]}", r"'speed': the lower bound 2 is greater than the upper bound 1; swap"),
         ("randomize.speed={unform: [1, 2]}", r"there is no distribution 'unform'. Did you mean 'uniform'"),
         ("randomize=3", r"randomize=3: expected parameters by name in braces"),
         ("curriculum.lessons=3", r"curriculum.lessons=3: expected a list of lessons"),

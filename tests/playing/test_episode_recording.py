@@ -121,10 +121,7 @@ def lines(*numbers: int, **more: Any) -> bytes:
             {"header.json": json.dumps({**HEADER, "timesteps": 3, "episodes": [0]}).encode()},
             "but timesteps.jsonl has 2",
         ),
-        (
-            {"header.json": json.dumps({**HEADER, "timesteps": 2, "episodes": [1]}).encode()},
-            "begin at timesteps",
-        ),
+        ({"header.json": json.dumps({**HEADER, "timesteps": 2, "episodes": [1]}).encode()}, "begin at timesteps"),
         (
             {"header.json": json.dumps({**HEADER, "format": "other"}).encode()},
             "format=other: expected coterie/episodes",

@@ -12,15 +12,7 @@ import torch
 from hypothesis import given
 
 from coterie.core.errors import UserError
-from coterie.runs.loggers import (
-    JsonlLogger,
-    Logger,
-    Loggers,
-    NullLogger,
-    TensorBoardLogger,
-    complete_bytes,
-    read,
-)
+from coterie.runs.loggers import JsonlLogger, Logger, Loggers, NullLogger, TensorBoardLogger, complete_bytes, read
 from coterie.runs.summary import summarize
 from coterie.runs.trackers import Labels, MlflowLogger, WandbLogger
 from mutations import FUZZ, assert_one_line, mutated
@@ -260,11 +252,7 @@ def test_a_tensorboard_folder_that_cannot_be_created_is_a_one_line_error(tmp_pat
     ("module", "make", "install"),
     [
         ("wandb", lambda path: WandbLogger(path, Labels("p", "n"), {}), r"pip install -e '\S+\[wandb\]'$"),
-        (
-            "mlflow",
-            lambda path: MlflowLogger(path, Labels("p", "n"), {}),
-            r"pip install -e '\S+\[mlflow\]'$",
-        ),
+        ("mlflow", lambda path: MlflowLogger(path, Labels("p", "n"), {}), r"pip install -e '\S+\[mlflow\]'$"),
         ("torch.utils.tensorboard", TensorBoardLogger, r"pip install tensorboard$"),
     ],
 )
