@@ -45,6 +45,9 @@ TINY = (
     *("log.tensorboard=false", "progress=off"),
 )
 """Settings of a run that takes a fraction of a second."""
+REPLAY = ("algo.learning_starts=0", "algo.batch_size=4", "algo.buffer_size=400")
+"""Settings of a tiny run with a replay buffer."""
+GRU = ("algo.rnn=gru", "algo.rnn_size=6")
 
 
 DRAW_CURVES = training.draw_curves
@@ -123,8 +126,10 @@ def _of_checkout(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tiny(*settings: str) -> list[str]:
-    """Returns the settings, completed by those of a tiny run."""
+    """Returns the settings, completed by those of a tiny run, which has no epochs with a replay buffer."""
     given = {setting.partition("=")[0] for setting in settings}
+    if "algo.buffer_size" in given:
+        given |= {"algo.epochs", "algo.num_minibatches"}
     return [*(setting for setting in TINY if setting.partition("=")[0] not in given), *settings]
 
 
@@ -168,15 +173,28 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     monkeypatch.setattr(Trainer, "train_once", train_and_stop)
 
 
-def assert_resumes_exactly(folder: Path, monkeypatch: pytest.MonkeyPatch, stop: int, *settings: str) -> None:
-    """Asserts that a tiny run that is stopped at `stop` steps and resumed ends as an uninterrupted one."""
-    train(folder / "whole", *settings)
-    with monkeypatch.context() as patch:
-        stop_at(patch, stop)
-        train(folder / "halves", *settings)
-    assert checkpoint_state(folder / "halves")["steps"] < checkpoint_state(folder / "whole")["steps"]
-    assert main(["resume", str(folder / "halves")]) == 0
-    assert_same(checkpoint_state(folder / "halves"), checkpoint_state(folder / "whole"))
+def assert_resumes_exactly(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stops: int | tuple[int, ...], *settings: str
+) -> None:
+    """Asserts that a tiny run that is stopped at `stops` and resumed ends and logs as an uninterrupted one.
+
+    Their folders are `whole` and `halves`.
+    """
+    whole, parts = folder / "whole", folder / "halves"
+    train(whole, *settings)
+    for stop in stops if isinstance(stops, tuple) else (stops,):
+        with monkeypatch.context() as patch:
+            stop_at(patch, stop)
+            if parts.exists():
+                training.resume(parts, [])
+            else:
+                train(parts, *settings)
+        assert stop <= checkpoint_state(parts)["steps"] < checkpoint_state(whole)["steps"]
+    training.resume(parts, [])
+    assert_same(checkpoint_state(whole), checkpoint_state(parts))
+    assert log_entries(whole) == log_entries(parts)
+    best = [path.read_text() for path in (whole / "checkpoints/best", parts / "checkpoints/best") if path.exists()]
+    assert best in ([], 2 * best[:1])
 
 
 def checkpoint_state(out: Path) -> dict[str, Any]:
