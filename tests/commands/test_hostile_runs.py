@@ -365,6 +365,7 @@ def test_an_own_run_whose_settings_were_edited_is_not_trusted(tmp_path: Path) ->
         {"env.name": "unity/build"},
         {"algo.name": "own:Learner"},
         {"teams.a.algo.name": "own:Learner"},
+        {"algo.network": "own:make", "algo.critic_network": "own:make", "algo.mixer": "own:Mixer"},
         {"algo.script": "own:act"},
         {"teams.a.algo.script": "own:act"},
     ],

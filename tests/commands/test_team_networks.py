@@ -18,21 +18,7 @@ from coterie.core.tree import tree_map
 from coterie.export.export import export
 from coterie.export.portable.player import Player
 from coterie.export.portable.policy_files import PolicyError
-from tinyruns import TINY, assert_resumes_exactly, tiny, train
-
-OFF_POLICY = tuple(
-    setting for setting in TINY if setting.split("=")[0] not in {"algo.epochs", "algo.num_minibatches"}
-) + ("algo.learning_starts=0", "algo.batch_size=4", "algo.buffer_size=400")
-
-RUNS = [
-    ("mappo", "tarmac", "particle/simple_spread", (*TINY, "algo.rnn=gru", "algo.rnn_size=8")),
-    ("poca", "commnet", "skirmish/3m", TINY),
-    ("coma", "ic3net", "skirmish/3m", TINY),
-    ("qmix", "graph", "skirmish/3m", (*OFF_POLICY, "algo.rnn=gru", "algo.rnn_size=8")),
-    ("masac", "attention", "particle/collect_treasure", OFF_POLICY),
-]
-"""Every network once, and every base of the learners: on-policy with and without a critic of the network's kind, COMA,
-values of actions, and an actor with a replay buffer."""
+from tinyruns import REPLAY, assert_resumes_exactly, tiny, train
 
 MODULE = """
 import torch
@@ -130,12 +116,25 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algo", "network", "env", "settings"), RUNS, ids=lambda x: x if isinstance(x, str) else "")
-def test_runs_resume_bit_for_bit(
-    algo: str, network: str, env: str, settings: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tinyruns.TINY", settings)
-    assert_resumes_exactly(tmp_path, monkeypatch, 40, f"algo={algo}", f"env={env}", f"network={network}")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "algo=mappo network=tarmac env=particle/simple_spread algo.rnn=gru algo.rnn_size=8",
+        "algo=masac network=attention env=particle/collect_treasure " + " ".join(REPLAY),
+    ],
+)
+def test_runs_resume_bit_for_bit(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_resumes_exactly(tmp_path, monkeypatch, 40, *words.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [("algo=poca", "network=commnet"), ("algo=coma", "network=ic3net"), ("algo=qmix", "network=graph", *REPLAY)],
+    ids=lambda settings: settings[0],
+)
+def test_other_families_train_with_the_other_networks(settings: tuple[str, ...], tmp_path: Path) -> None:
+    assert train(tmp_path / "run", "env=skirmish/3m", *settings, "steps=40").summary.steps >= 40
 
 
 @pytest.mark.slow
@@ -144,7 +143,8 @@ def test_a_body_of_the_user_sees_the_team(lab: Path) -> None:
 
     for name in ("Mean", "make"):
         nets.CALLS.clear()
-        run = train(lab / name, "env=particle/simple_spread", "algo=mappo", f"network=teamlab.nets:{name}")
+        words = ("env=particle/simple_spread", "algo=mappo", f"network=teamlab.nets:{name}", "steps=40")
+        run = train(lab / name, *words)
         assert (None, "actor", 18) in nets.CALLS
         assert None in nets.CALLS
         assert coterie.load(run).policies["agent"].communicates
@@ -172,17 +172,10 @@ def test_own_environments_declare_parts_on_their_observation_space(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", ["graph", "attention"])
-def test_teams_play_against_their_snapshots(network: str, tmp_path: Path) -> None:
-    settings = ("algo=mappo", "env=particle/simple_ball", f"network={network}", "selfplay.opponents=uniform")
-    run = train(
-        tmp_path / "run",
-        *settings,
-        "selfplay.snapshot_interval=40",
-        "selfplay.rating_episodes=2",
-        "env.episode_limit=20",
-    )
-    assert run.summary.steps >= 80
+def test_teams_play_against_their_snapshots(tmp_path: Path) -> None:
+    settings = ("algo=mappo", "env=particle/simple_ball", "network=graph", "selfplay.opponents=uniform")
+    more = ("selfplay.snapshot_interval=40", "selfplay.rating_episodes=2", "env.episode_limit=20")
+    assert train(tmp_path / "run", *settings, *more).summary.steps >= 80
 
 
 def test_observations_without_a_view_are_one_line() -> None:
@@ -297,10 +290,3 @@ def test_combinations_without_sense_are_refused_in_one_line(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert message in error
-
-
-def test_networks_are_listed_with_their_execution(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "networks"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "tarmac targeted messages: attention over what others send (Das et al. 2019); centralized execution" in text
-    assert "decentralized execution, any number of agents" in text
