@@ -98,22 +98,10 @@ def test_a_setting_given_by_two_names_is_refused():
     [
         (["algo=poca", "algo.buffer_size=10240"], "In ML-Agents it is the number of agent steps"),
         (["algo.clip_grad=1"], "Set algo.max_grad_norm"),
-        (["algo.use_global_state=true"], "Set algo.critic"),
         (["test_greedy=true"], "Set eval.mode=greedy"),
-        (["trial_at=3"], "Set eval.every;"),
-        (["save_at=10"], "Set checkpoint.every;"),
         (["model=mappo"], "Set algo, e.g. algo=mappo."),
-        (["render=true"], "`coterie watch RUN`"),
-        (["selfport=16"], "`ray start --address=HOST:PORT` there"),
-        (["local_results_path=results"], "out is the folder of the run itself"),
-        (["load_step=1000"], "`coterie evaluate RUN --checkpoint STEPS`"),
         (["mac=basic_mac"], "parts of an algorithm. Set algo, e.g. algo=qmix"),
-        (["learner=q_learner"], "parts of an algorithm. Set algo, e.g. algo=qmix"),
         (["summary_freq=1000"], "Set log.every, the number of updates"),
-        (["initialize_from=first"], "Set init.run, the folder of a run."),
-        (["workerports=[1]"], "workers.kind=ray"),
-        (["reward_shape=true"], "setting of the environment"),
-        (["checkpoint_path=x"], "coterie resume RUN"),
         (["algo=qmix", "algo.clip_range=0.1"], "it is algo.clip_eps, which algorithm 'qmix' does not have"),
     ],
 )
@@ -124,17 +112,15 @@ def test_a_name_with_another_meaning_is_explained(given: list[str], words: str):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("section", ["algo", "teams.agent.algo"])
 @pytest.mark.parametrize(
-    ("algo", "on", "off"),
+    ("algo", "section", "on", "off"),
     [
-        ("mappo", "algo.critic=state", "algo.critic=joint"),
-        ("maddpg", "algo.critic=state", "algo.critic=joint"),
-        ("coma", "algo.critic=state", "algo.critic=own"),
-        ("qmix", "algo.mixer_input=state", "algo.mixer_input=joint"),
+        ("mappo", "algo", "algo.critic=state", "algo.critic=joint"),
+        ("coma", "teams.agent.algo", "algo.critic=state", "algo.critic=own"),
+        ("qmix", "algo", "algo.mixer_input=state", "algo.mixer_input=joint"),
     ],
 )
-def test_xuances_global_state_is_answered_with_the_setting_of_the_algorithm(algo: str, on: str, off: str, section: str):
+def test_xuances_global_state_is_answered_with_the_setting_of_the_algorithm(algo: str, section: str, on: str, off: str):
     with pytest.raises(UserError, match=rf"Set {on} where it is true, {off} where it is false\."):
         resolve([TAG, f"algo={algo}", f"{section}.use_global_state=false"])
 
@@ -150,11 +136,6 @@ def test_an_explanation_says_if_the_algorithm_lacks_the_settings_that_it_names(a
         assert bool(names) == (bool(meant) and meant.isdisjoint(fields)), str(error.value)
         lacking += bool(names)
     assert lacking > 0
-
-
-def test_settings_with_the_name_of_an_alias_are_not_translated():
-    params = resolve(["algo=qmix", "algo.buffer_size=20k"]).config.algo.params.model_dump()
-    assert params["buffer_size"] == 20_000
 
 
 @pytest.mark.parametrize("key", ["batch_size", "algo.batch_size"])

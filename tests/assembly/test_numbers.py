@@ -24,21 +24,10 @@ SENSELESS += ["9007199254740993", "-5e-324", "-1e-31", "1e400"]
 TINY = ["1e-320", "5e-324", "1e-31"]
 """Numbers that round to 0 in float32."""
 MISSPELLED = ["1_", "1__0", "_1", "١٢", "1_.0", "1._0", "１", "²", "0x10", "1e", "1,000.0", "1 000", "--1", "1e1_0"]
-BUILT_IN = [
-    "particle/simple_spread",
-    "particle/simple_tag",
-    "particle/simple_ball",
-    "skirmish/3m",
-    "warehouse/tiny-2ag",
-]
-BUILT_IN += ["foraging/8x8-2p-2f", "overcooked/cramped_room", "coop/baton", "coop/pushblock", "coop/escape"]
-BUILT_IN += [
-    "sparse/rooms",
-    "board/connect_four",
-    "gym/CartPole-v1",
-    *(e for e in env_registry.environments() if e[:5] == "probe"),
-]
-BUILT_IN += [name for name in env_registry.environments() if name.startswith("matrix/")]
+BUILT_IN = ["particle/simple_spread", "particle/simple_tag", "particle/simple_ball", "skirmish/3m"]
+BUILT_IN += ["warehouse/tiny-2ag", "foraging/8x8-2p-2f", "overcooked/cramped_room", "coop/baton", "coop/pushblock"]
+BUILT_IN += ["coop/escape", "sparse/rooms", "board/connect_four", "gym/CartPole-v1"]
+BUILT_IN += [name for name in env_registry.environments() if name.startswith(("probe", "matrix/"))]
 UNBOUNDED = {"seed", "alternate.until.above", "alternate.until.below"}
 
 
@@ -133,9 +122,8 @@ def test_misspelled_numbers_in_files_are_refused(text: str, tmp_path: Path):
                 resolve([], tmp_path / "own.yaml")
 
 
-EXTREME = ["algo.adam_eps=1", "algo.adam_eps=1e-30", "algo.max_grad_norm=1e-30", "algo.max_grad_norm=1e12"]
-EXTREME += ["algo.entropy_coef=1e6", "algo.value_coef=1e6", "algo.huber_delta=1e12", "algo.weight_decay=1000"]
-EXTREME += ["algo.lr=1e-30", "algo.lr=0.99", "algo.sequence_length=100000", "algo.value_clip_eps=1e12"]
+EXTREME = ["algo.adam_eps=1e-30", "algo.max_grad_norm=1e12", "algo.value_coef=1e6", "algo.huber_delta=1e12"]
+EXTREME += ["algo.weight_decay=1000", "algo.lr=0.99", "algo.sequence_length=100000"]
 
 
 @pytest.mark.slow
@@ -143,7 +131,14 @@ EXTREME += ["algo.lr=1e-30", "algo.lr=0.99", "algo.sequence_length=100000", "alg
 def test_the_limits_of_settings_train_or_end_in_one_line(
     setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    words = tiny("env=matrix/rock_paper_scissors", "algo=ippo", "algo.rnn=gru", setting, f"out={tmp_path / 'run'}")
+    words = tiny(
+        "env=matrix/rock_paper_scissors",
+        "algo=ippo",
+        "algo.rnn=gru",
+        "eval.every=0",
+        setting,
+        f"out={tmp_path / 'run'}",
+    )
     code = main(["train", *words])
     errors = capsys.readouterr().err
     assert code in (0, 2, 3)

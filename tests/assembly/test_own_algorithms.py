@@ -21,13 +21,11 @@ from coterie.config.overrides import parse
 from coterie.core.errors import UserError
 from coterie.runs.folder import RunFolder
 from places import ROOT
-from tinyruns import TINY, assert_resumes_exactly, tiny
+from tinyruns import REPLAY, TINY, assert_resumes_exactly, tiny
 
 CRITIC = (ROOT / "examples" / "own_algorithm.py").read_text()
-REPLAY = (ROOT / "examples" / "own_replay.py").read_text()
-SETTINGS = tuple(setting for setting in TINY if setting.split("=")[0] not in {"algo.epochs", "algo.num_minibatches"})
-OFF_POLICY = ("algo.learning_starts=0", "algo.batch_size=4", "algo.buffer_size=400")
-
+REPLAYING = (ROOT / "examples" / "own_replay.py").read_text()
+SETTINGS = tuple(setting for setting in TINY if not setting.startswith(("algo.epochs", "algo.num_minibatches")))
 Write = Callable[..., None]
 
 
@@ -55,13 +53,13 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         plugins.clear_cache()
 
     write("a2c", CRITIC)
-    write("replay", REPLAY)
+    write("replay", REPLAYING)
     return write
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("lab")
-@pytest.mark.parametrize("settings", [("algo=algolab.a2c:ActorCritic",), ("algo=algolab.replay:QLearner", *OFF_POLICY)])
+@pytest.mark.parametrize("settings", [("algo=algolab.a2c:ActorCritic",), ("algo=algolab.replay:QLearner", *REPLAY)])
 def test_an_algorithm_of_a_package_resumes_bit_for_bit(
     settings: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,12 +67,6 @@ def _refused(*overrides: str, config: Path | None = None) -> str:
 # ----------------------------------------------------------------------------------------------------------- precedence
 
 
-def test_defaults_are_mappo_on_simple_spread():
-    config = resolve().config
-    assert (config.algo.name, config.env.name) == ("mappo", "particle/simple_spread")
-    assert config.algo.params.model_dump()["critic"] == "joint"
-
-
 def test_later_layers_win_and_values_keep_their_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     layers = {
         ("env", "particle/simple_spread"): "num_envs: 1\nsteps: 1\neval: {every: 1, episodes: 1, num_envs: 1}",
@@ -162,25 +156,6 @@ def test_counts_accept_suffixes_and_underscores(text: str, steps: int):
     assert resolve([f"steps={text}"]).config.steps == steps
 
 
-@pytest.mark.parametrize("key", ["buffer_size", "learning_starts", "epsilon_decay_steps"])
-def test_counts_of_algorithm_settings_accept_suffixes(key: str):
-    assert resolve(["algo=qmix", f"algo.{key}=200k"]).config.algo.params.model_dump()[key] == 200_000
-
-
-def test_lists_null_and_booleans_reach_their_fields():
-    params = resolve(
-        ["algo.hidden_sizes=[32,16]", "algo.max_grad_norm=null", "algo.layer_norm=true"]
-    ).config.algo.params
-    dumped = params.model_dump()
-    assert (dumped["hidden_sizes"], dumped["max_grad_norm"], dumped["layer_norm"]) == ((32, 16), None, True)
-
-
-def test_a_configuration_is_frozen():
-    config = resolve().config
-    with pytest.raises(ValueError, match="frozen"):
-        config.steps = 3
-
-
 def test_every_field_has_a_docstring():
     from coterie.config.messages import leaf_fields
 
@@ -209,12 +184,6 @@ def test_a_team_that_names_another_algorithm_starts_from_its_presets():
     assert resolved.origins["teams.adversary.algo.critic"] == "preset algo/mappo"
 
 
-def test_a_team_that_names_the_top_algorithm_inherits_it():
-    resolved = resolve([TAG, "algo=ippo", "algo.gamma=0.9", "teams.adversary.algo=ippo", "teams.agent.algo=random"])
-    assert resolved.config.teams["adversary"].algo == resolved.config.algo
-    assert resolved.config.teams["agent"].algo.name == "random"
-
-
 def test_a_run_makes_a_frozen_team():
     resolved = resolve([TAG, "teams.agent.run=runs/x"])
     team = resolved.config.teams["agent"].algo
@@ -235,17 +204,13 @@ def test_teams_come_from_files_too(tmp_path: Path):
     assert (switched.name, switched.params.model_dump()["lr"] == 0.1) == ("ippo", False)
 
 
-def test_roles_can_be_put_into_one_team():
-    config = resolve([TAG, "teams.all.roles=[adversary,agent]"]).config
-    assert config.teams["all"].roles == ("adversary", "agent")
-
-
 # ---------------------------------------------------------------------------------------------------------------- saved
 
 
 @pytest.mark.slow
 def test_a_saved_configuration_loads_unchanged(tmp_path: Path):
     given = [TAG, "teams.adversary.algo.lr=1e-5", "teams.agent.run='runs/a b'", "progress=off", "algo.target_kl=1e-7"]
+    given += ["rewards.icm={}", "teams.adversary.rewards.icm=null", "teams.adversary.rewards.rnd.lr=0.1"]
     resolved = resolve([*given, "out='1e6'", "algo.hidden_sizes=[8]"])
     file = tmp_path / "config.yaml"
     file.write_text(to_yaml(resolved))
@@ -259,13 +224,6 @@ def test_a_saved_configuration_does_not_depend_on_presets(tmp_path: Path, monkey
     file.write_text(to_yaml(resolved))
     monkeypatch.setattr(sources, "preset", lambda folder, name: pytest.fail("a preset was read"))
     assert load_resolved(file).config == resolved.config
-
-
-def test_yaml_shows_the_origin_of_each_value():
-    lines = to_yaml(resolve(["seed=3"])).splitlines()
-    (seed,) = [line for line in lines if line.startswith("seed:")]
-    assert seed.split() == ["seed:", "3", "#", "command", "line"]
-    assert len({line.index("  # ") for line in lines if "  # " in line}) <= 2
 
 
 def test_invalid_saved_configurations_are_refused(tmp_path: Path):
@@ -328,17 +286,6 @@ def test_nested_sections_free_mappings_and_required_keys_of_any_algorithm(odd: N
         "algo=odd", "algo.path=x", "algo.word=A"
     )
     assert "algo.flag=maybe: expected true or false" in _refused("algo=odd", "algo.path=x", "algo.flag=maybe")
-
-
-def test_errors_describe_the_expected_value():
-    message = _refused("threads=0")
-    assert message == "threads=0: expected an integer at least 1 or auto, e.g. auto"
-    assert "algo.embedding_size=17: expected a multiple of 4, e.g. 64" in _refused(
-        "algo=poca", "algo.embedding_size=17"
-    )
-    line = _refused("algo=frozen", "algo.run=x", "algo.checkpoint=first")
-    assert "algo.checkpoint=first: expected auto, best, best:TEAM, last or a number of steps" in line
-    assert resolve(["algo=frozen", "algo.run=x", "algo.checkpoint=500k"]).config.algo.params.checkpoint == "500000"  # type: ignore[attr-defined]
 
 
 def test_mistakes_in_a_file_are_reported_with_their_line(tmp_path: Path):
@@ -409,33 +356,12 @@ def test_a_team_that_does_not_learn_inherits_no_rewards():
     assert not config.team("adversary").rewards.is_extrinsic_only
 
 
-@pytest.mark.slow
-def test_saved_rewards_load_unchanged(tmp_path: Path):
-    from coterie.assembly.resolve import load_resolved
-    from coterie.config.provenance import to_yaml
-
-    resolved = resolve([TAG, "rewards.icm={}", "teams.agent.rewards.icm=null", "teams.agent.rewards.rnd.lr=0.1"])
-    (tmp_path / "config.yaml").write_text(to_yaml(resolved))
-    assert load_resolved(tmp_path / "config.yaml").config == resolved.config
-
-
-def test_configurations_of_version_0_1_are_refused(tmp_path: Path):
-    file = tmp_path / "config.yaml"
-    file.write_text("algo: {name: mappo, horizon: 26}\nenv: particle/simple_spread\ncopies: 128\n")
-    with pytest.raises(UserError, match=r"config\.yaml: written by Coterie 0\.1, .*Train the run again"):
-        load_resolved(file)
-
-
 @pytest.mark.parametrize(
     "override", ["teams.adversary.algo=random", "teams.adversary.algo.lr=1e-4", "rewards.icm.lr=1"]
 )
 def test_a_resumed_run_refuses_new_sections(override: str):
     with pytest.raises(UserError, match="cannot change when a run is resumed"):
         change(resolve([TAG, "algo=mappo"]), [override])
-
-
-def test_a_resumed_run_accepts_aliases():
-    assert change(resolve(["steps=1e6"]), ["total_timesteps=2e6"]).config.steps == 2_000_000
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from coterie.assembly.resolve import load_resolved, resolve
 from coterie.cli.list import key_rows
 from coterie.config.trust import trusted_runs
 from coterie.core.errors import UserError
-from tinyruns import assert_same, checkpoint_state, tiny, train
+from tinyruns import tiny
 
 MODULE = """
 from pydantic import Field
@@ -179,12 +179,3 @@ def test_a_run_states_its_presets_and_keeps_them(tmp_path: Path, capsys: pytest.
     unrelated = resolve(["algo=variantlab:Unrelated", ENV, "algo.base=mappo"])
     (line,) = base_lines(unrelated.config, unrelated.origins)
     assert line.endswith("starts from the presets of mappo, without critic, epochs, num_minibatches, which it lacks")
-
-
-@pytest.mark.slow
-def test_an_unchanged_class_learns_with_the_same_bits_as_its_base(tmp_path: Path):
-    runs = {algo: tmp_path / algo.replace(":", "_") for algo in ("mappo", "variantlab:Mine")}
-    for algo, out in runs.items():
-        train(out, f"algo={algo}", ENV, "eval.every=0")
-    one, other = (checkpoint_state(out)["algorithms"] for out in runs.values())
-    assert_same(one, other)

@@ -19,7 +19,7 @@ from coterie.commands import train as training
 from coterie.commands.best_response import exploit
 from coterie.core.errors import UserError
 from coterie.runs.checkpoints import Checkpoints, load
-from tinyruns import assert_resumes_exactly, assert_same, stop_at, tiny, train
+from tinyruns import REPLAY, assert_resumes_exactly, assert_same, tiny, train
 
 SPREAD = ("algo=ippo", "checkpoint.keep=true", "checkpoint.every=40", "eval.every=1000")
 TAG = ("env=particle/simple_tag", "algo=ippo", "checkpoint.keep=true", "eval.every=1000")
@@ -41,9 +41,9 @@ def state_at(run: Path, steps: int) -> dict[str, Any]:
     return load(run / "checkpoints" / f"{steps:012d}")[0]["algorithms"]
 
 
-def started(*settings: str, complete: bool = True) -> tuple[WarmStart, dict[str, Any]]:
+def started(*settings: str) -> tuple[WarmStart, dict[str, Any]]:
     """Returns the warm start of a run, and the state of its algorithms before the first step."""
-    config = resolve(tiny(*settings) if complete else settings).config
+    config = resolve(tiny(*settings)).config
     with closing(build(config)) as components:
         found = warm_start(config, components.algorithms)
         assert found is not None
@@ -92,13 +92,8 @@ def test_running_statistics_of_observations_are_taken(tmp_path: Path) -> None:
 
 
 def test_teams_of_other_names_are_mapped_and_their_roles_with_them(tag: Path) -> None:
-    found, state = started(
-        *TAG,
-        f"init.run={tag}",
-        "init.teams={agent: adversary, adversary: null}",
-        "init.partial=true",
-        "init.checkpoint=80",
-    )
+    teams = ("init.teams={agent: adversary, adversary: null}", "init.partial=true", "init.checkpoint=80")
+    found, state = started(*TAG, f"init.run={tag}", *teams)
     there, here = state_at(tag, 80)["adversary"]["policy"]["module"], state["agent"]["policy"]["module"]
     head = "net.networks.{}.network.head.weight"
     assert torch.equal(here[head.format("agent")], there[head.format("adversary")])
@@ -138,18 +133,14 @@ def test_settings_that_change_what_weights_mean_are_named(spread: Path) -> None:
     assert found.lines[-1].endswith(" and is silu")
 
 
-Q = ("num_envs=4", "algo.hidden_sizes=[8]", "steps=80", "threads=1", "device=cpu", "eval.every=1000", "progress=off")
-Q = (*Q, "eval.episodes=4", "log.tensorboard=false", "algo.learning_starts=20", "algo.rollout_length=10")
-
-
 @pytest.mark.slow
 def test_a_network_that_two_entries_share_stays_shared(tmp_path: Path) -> None:
     """A frozen team has a policy only. A Q-learner loads its policy, then value and mixer with the same networks."""
-    run = training.train(resolve([*Q, "algo=vdn", f"out={tmp_path / 'vdn'}"])).run
-    frozen = [word for word in Q if not word.startswith(("algo.hidden", "algo.learning"))]
-    frozen += ["algo=frozen", f"algo.run={run}", "algo.checkpoint=80", f"out={tmp_path / 'frozen'}"]
+    run = train(tmp_path / "vdn", "algo=vdn", *REPLAY).run
+    frozen = ["algo=frozen", f"algo.run={run}", "algo.checkpoint=80", "steps=80", "num_envs=4", "threads=1"]
+    frozen += ["eval.every=0", "progress=off", "log.tensorboard=false", f"out={tmp_path / 'frozen'}"]
     source = training.train(resolve(frozen)).run
-    config = resolve([*Q, "algo=qmix", f"init.run={source}", "init.checkpoint=last"]).config
+    config = resolve(tiny("algo=qmix", *REPLAY, f"init.run={source}", "init.checkpoint=last")).config
     with closing(build(config)) as components:
         found = warm_start(config, components.algorithms)
         state = components.algorithms["agent"].state_dict()
@@ -162,16 +153,15 @@ def test_a_network_that_two_entries_share_stays_shared(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["mappo/original", "coma", "poca", "wqmix", "maddpg", "hasac"])
-def test_every_algorithm_can_start_with_its_own_weights(algo: str, tmp_path: Path) -> None:
-    common = ["num_envs=4", "steps=80", "threads=1", "device=cpu", "eval.every=0", "progress=off", f"algo={algo}"]
-    common += ["log.tensorboard=false", "algo.rollout_length=10", "algo.hidden_sizes=[8]"]
-    if algo == "mappo/original":
-        common += ["algo.sequence_length=10", "algo.batch_size=4"]
-    if algo in {"wqmix", "maddpg", "hasac"}:
-        common += ["algo.learning_starts=20", "algo.batch_size=8"]
-    run = training.train(resolve([*common, f"out={tmp_path / 'old'}"])).run
-    found, state = started(*common, f"init.run={run}", "init.optimizer=true", "seed=3", complete=False)
+@pytest.mark.parametrize(
+    "settings",
+    [("algo=coma",), ("algo=poca",), ("algo=wqmix", *REPLAY), ("algo=hasac", *REPLAY)],
+    ids=lambda settings: settings[0],
+)
+def test_every_algorithm_can_start_with_its_own_weights(settings: tuple[str, ...], tmp_path: Path) -> None:
+    """One of each family with networks of its own besides those of IPPO."""
+    run = train(tmp_path / "old", *settings, "eval.every=0").run
+    found, state = started(*settings, f"init.run={run}", "init.optimizer=true", "seed=3")
     assert "not taken" not in " ".join(found.lines)
     own = {"hidden_state", "buffer", "shuffle", "order", "generator", "next_actions", "steps", "updates"}
     new, old = (_tensors({k: v for k, v in s["agent"].items() if k not in own}) for s in (state, state_at(run, 80)))
@@ -185,17 +175,6 @@ def _tensors(state: dict[str, Any]) -> dict[str, Any]:
 
 
 # --------------------------------------------------------------------------------------------------------------- resume
-
-
-def test_a_resumed_run_does_not_load_the_weights_again(
-    spread: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = shutil.copytree(spread, tmp_path / "other")
-    with monkeypatch.context() as patch:
-        stop_at(patch, 40)
-        train(tmp_path / "stopped", *SPREAD, f"init.run={other}")
-    shutil.rmtree(other)
-    assert main(["resume", str(tmp_path / "stopped")]) == 0
 
 
 def test_a_warm_started_run_resumes_exactly(spread: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,10 +230,7 @@ def test_a_run_alone_is_refused_with_the_key_to_write(spread: Path) -> None:
             ("init.checkpoint=first",),
             "init.checkpoint=first: expected auto, best, best:TEAM, last or a number of steps",
         ),
-        (
-            ("env.agents=4",),
-            "[24, 8] here, [18, 8] there, and 1 more). Set init.partial=true to take the layers that fit.",
-        ),
+        (("env.agents=4",), "[24, 8] here, [18, 8] there, and 1 more). Set init.partial=true to take the layers that"),
         (("algo.hidden_sizes=[16]",), "Set algo.hidden_sizes=[8] as in that run"),
         (("algo.normalize_obs=false",), "Set algo.normalize_obs=true as in that run"),
         (("env.agents=4", "init.partial=true", "init.optimizer=true"), "Set init.optimizer=false."),
@@ -269,7 +245,7 @@ def test_what_does_not_fit_is_refused_with_a_fix(spread: Path, settings: tuple[s
 @pytest.mark.parametrize("partial", ["false", "true"])
 def test_an_algorithm_of_another_kind_is_refused(spread: Path, partial: str) -> None:
     """Statistics of observations, which fit, are no layers."""
-    config = resolve([*Q, "algo=qmix", f"init.run={spread}", f"init.partial={partial}"]).config
+    config = resolve(tiny("algo=qmix", *REPLAY, f"init.run={spread}", f"init.partial={partial}")).config
     with closing(build(config)) as components, pytest.raises(UserError, match="that run's has networks of other names"):
         warm_start(config, components.algorithms)
 

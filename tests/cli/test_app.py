@@ -11,25 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from coterie.__main__ import main
-from coterie.cli.app import app
 from coterie.commands import train as training
 from coterie.core.errors import NonFiniteError, UserError
 from coterie.envs.make import spec_of
 from coterie.sweeps.sweep import plan
 
-SMALL = [
-    "algo=random",
-    "threads=1",
-    "steps=64",
-    "num_envs=4",
-    "eval.episodes=4",
-    "eval.num_envs=4",
-    "log.tensorboard=false",
-    "progress=off",
-]
+SMALL = ["algo=random", "threads=1", "steps=64", "num_envs=4", "eval.episodes=4", "eval.num_envs=4"]
+SMALL += ["log.tensorboard=false", "progress=off"]
 TAG = "env=particle/simple_tag"
 
 
@@ -43,43 +33,29 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 INVALID = [
     # Names: of algorithms, presets, environments, modules, settings, teams and roles
     ("train algo=mapo", "algo: there is no algorithm 'mapo'. Did you mean 'mappo'"),
-    ("train algo=ippo/yardstik", "algo=ippo/yardstik: no such preset. Did you mean 'ippo/yardstick'"),
-    ("train algo=7", "algo=7: expected a name. `coterie list algos` lists them."),
     ("train env=particle/simple_sprad", "'particle/simple_sprad'. Did you mean 'particle/simple_spread'"),
-    ("train env=simple_tag", "Did you mean 'particle/simple_tag'?"),
     ("train env=nowhere:make", "there is no module 'nowhere'"),
     ("train algo=random env=subprocess:run env.args=[touch,created]", "belongs to Python's standard library"),
     ("train algo.lrr=1e-3", "algo.lrr: no such setting. Did you mean 'algo.lr'"),
     ("train lrr=1e-3", "lrr: no such setting. Did you mean 'algo.lr'"),
-    ("train env.local_ration=0.5", "Did you mean 'env.local_ratio'"),
     ("train seed.x=5", "seed.x: no such setting. Did you mean 'seed'"),
     ("train eval=5", "eval=5: eval is a section. Set eval.every"),
     ("train algo=mappo algo.mixer=vdn", "not a setting of algorithm 'mappo' but of ddqn, iql, pqn and 8 others"),
-    ("train algo=mappo algo.baseline_coef=2", "not a setting of algorithm 'mappo' but of poca. Choose"),
-    (f"train {TAG} teams.agent.algo=qmix teams.agent.algo.batch_siz=5", "Did you mean 'teams.agent.algo.batch_size'"),
     (f"train {TAG} teams.advresary.algo=random", "has no team 'advresary'. Did you mean 'adversary'"),
     (f"train {TAG} teams.all.roles=[adversary,agnt]", "has no role 'agnt'. Did you mean 'agent'"),
-    (f"train {TAG} teams.all.roles=[]", "teams.all.roles=[]: expected at least 1 item"),
-    (f"train {TAG} teams.all.roles=[agent] teams.two.roles=[agent]", "role 'agent' is in two teams"),
     (f"train {TAG} teams.adversary=random", "Write teams.NAME.algo=..."),
-    ("train use_rnn=true", "Set algo.rnn=gru, lstm or none."),
-    ("train algo.frames=1e6", "Set steps, the environment steps of all environments."),
     # Values, one of each type and bound
     ("train algo.lr=fast", "algo.lr=fast: expected a number"),
-    ("train algo.lr=-1", "algo.lr=-1: expected a number greater than 0"),
     ("train algo.lr=nan", "expected a finite number"),
     ("train algo.gamma=1.5", "algo.gamma=1.5: expected a number at least 0 and at most 1, e.g. 0.99"),
-    ("train algo.hidden_sizes=64", "algo.hidden_sizes=64: expected a list"),
     ("train algo.hidden_sizes=[64,x]", "algo.hidden_sizes: item 1 is 'x', expected an integer"),
     ("train algo.normalize_obs=maybe", "expected true or false"),
     ("train algo.critic=jiont", "expected own, joint, state, joint_state or global"),
     ("train algo=sable algo.rnn=gru", "algo.rnn=gru: expected none. Omit it."),
-    ("train steps=0", "steps=0: expected an integer at least 1"),
     ("train steps=1e99", "expected an integer at least 1 and at most"),
     ("train num_envs=true", "num_envs=true: expected a number"),
     ("train device=gpu", "device=gpu: expected auto, cpu, cuda or cuda:N"),
     ("train device=cuda:99", "device=cuda:99: no such GPU"),
-    ("train seed=1 seed=-2", "seed=-2: expected an integer at least 0"),
     ("train seed", "'seed': expected key=value"),
     ("train seed=0,1", "seed=0,1: several values. To run each, use `coterie train -m seed=0,1`."),
     # Options and commands
@@ -90,25 +66,17 @@ INVALID = [
     ("train --config none.yaml", "none.yaml: no such file"),
     ("train --config bad.yaml", "bad.yaml:2: invalid YAML"),
     ("train --lr=3", "No such option: --lr. Settings are words: write lr=3."),
-    ("train --seed 3", "No such option: --seed. Settings are words: write seed=3."),
     ("train --num-envs", "No such option: --num-envs. Settings are words: write num_envs=VALUE."),
     ("train --jbos 3", "--jobs"),
     ("train --render", "No such option: --render. Watch a run with `coterie watch RUN`"),
     ("train --config=qmix --env-config=sc2 with env_args.map_name=3m", "Write: coterie train algo=qmix env=smac/3m"),
-    ("train --cfg jobs", "--cfg"),
     ("trian", "trian: no such command. Did you mean 'train'"),
     ("algo=mappo", "Did you mean `coterie train algo=mappo`"),
-    ("list things", "things"),
-    ("resume", "RUN"),
     ("resume nowhere", "nowhere: no such run"),
-    ("evaluate", "coterie evaluate: no run given"),
     ("evaluate nowhere --algo random", "--algo random: cannot be combined with a run"),
-    ("evaluate --algo random --episodes 0", "--episodes"),
     ("play", "coterie play: no run given"),
     ("play nowhere --video x.mp3", "unsupported file type. Expected .mp4 or .gif"),
-    ("plot nowhere", "nowhere"),
     ("league nowhere random --out x.jpg", "--out x.jpg: unsupported file type"),
-    ("check-env particle/simple num_envs=3", "num_envs=3: not a setting of the environment"),
 ]
 
 
@@ -143,11 +111,7 @@ def test_an_error_has_a_traceback_only_if_requested(
 @pytest.mark.parametrize(
     ("error", "code", "expected"),
     [
-        (
-            NonFiniteError("environment 3, agent 'a', step 5: the reward is nan"),
-            3,
-            "coterie: environment 3, agent 'a', step 5",
-        ),
+        (NonFiniteError("environment 3, agent 'a': the reward is nan"), 3, "coterie: environment 3, agent 'a'"),
         (KeyboardInterrupt(), 130, "coterie: interrupted\n"),
         (UserError("two\nlines"), 2, "coterie: two lines"),
     ],
@@ -166,13 +130,14 @@ def test_each_kind_of_failure_has_its_own_exit_code(
 PATHS = [
     *("resume {}", "evaluate {}", "plot {}", "ps {}", "compare {}", "report {}", "diagnose {}", "league {} random"),
     *("exploit {}", "export {} --out x", "serve {}", "play {}", "watch {}", "view {}", "record {}", "demos {}"),
+    *("train --config {}", "tune --space {} --trials 1 --out x", "train algo=random out={}"),
     *(
-        "train --config {}",
-        "tune --space {} --trials 1 --out x",
-        "train algo=random out={}",
         "train imitation.demos={}",
+        "train init.run={}",
+        f"train {TAG} teams.agent.run={{}}",
+        "report --league {}",
+        "train rewards.gail.demos={}",
     ),
-    *("train init.run={}", f"train {TAG} teams.agent.run={{}}", "report --league {}", "train rewards.gail.demos={}"),
     *("tune algo.lr=log(1e-4,1e-3) --out {}", "train -m seed=0,1 out={}", "list keys {}", "check-env {}", "bench {}"),
     *("record --algo random --env matrix/climbing --out {}", "play --algo random --env matrix/climbing --video {}.gif"),
     *("league random scripted --env particle/simple_tag --out {}.png", "train env={}", "train algo={}", "{}", "{}=1"),
@@ -234,51 +199,8 @@ def test_a_closed_output_pipe_is_not_an_error():
 # ---------------------------------------------------------------------------------------------------------- commands
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "train",
-        "resume",
-        "evaluate",
-        "play",
-        "watch",
-        "bench",
-        "plot",
-        "check-env",
-        "check-algo",
-        "list algos",
-        "list envs",
-        "list keys",
-        "list parameters",
-    ],
-)
-def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]):
-    assert main([*command.split(), "--help"]) == 0
-    printed = capsys.readouterr().out
-    assert re.match(
-        rf"Usage: coterie {command} \[OPTIONS\][^{{[]*(\[[^[]+\](\.\.\.)?)?[^{{[]*(\[[^[]+\](\.\.\.)?)?\n", printed
-    )
-    output = " ".join(printed.split())
-    assert "Example" in output
-    assert f"coterie {command}" in output.partition("Example")[2]
-
-
-def test_the_help_of_train_fits_two_screens_and_points_to_all_settings(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    """Two screens of 24 lines."""
-    monkeypatch.setenv("COLUMNS", "80")
-    main(["train", "--help"])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 48
-    assert max(map(len, lines)) <= 80
-    for key in ("steps", "num_envs", "eval.every", "teams.NAME.algo"):
-        assert any(line.startswith(f"  {key} ") for line in lines)
-    assert "".join(lines[-2:]).startswith("All settings: coterie list keys.")  # the last line is empty
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["algos", "envs", "keys", "parameters", "networks", "algos mappo", "keys eval"])
+@pytest.mark.parametrize("command", ["algos", "parameters", "networks", "algos mappo", "keys eval"])
 def test_lists_fit_80_columns_and_break_no_name(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -310,37 +232,6 @@ def test_keys_are_filtered_by_text_in_the_key_or_in_the_meaning(capsys: pytest.C
     assert "gama: no setting contains this text. Did you mean 'gamma' or 'algo.gamma'" in capsys.readouterr().err
 
 
-def test_one_algorithm_is_listed_with_its_capabilities(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("COLUMNS", "120")
-    assert main(["list", "algos", "mappo"]) == 0
-    output = capsys.readouterr().out
-    lines = dict(line.split(maxsplit=1) for line in output.splitlines())
-    assert lines["summary"] == "MAPPO: PPO with a centralized critic. Yu et al. 2022."
-    assert (lines["presets"], lines["paper"]) == ("mappo/original, mappo/original_tag", "Yu et al. 2022")
-    assert main(["list", "algos", "--wide"]) == 0
-    assert "dying_agents" in capsys.readouterr().out.splitlines()[1].split()
-    assert main(["list", "algos"]) == 0
-    cells = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.strip()}
-    assert cells["mappo"] == ["all", "yes", "yes", "yes", "no", "on", "Yu", "2022"]
-    assert cells["qmix"] == ["discrete", "yes", "yes", "yes", "no", "off", "Rashid", "2018"]
-    assert main(["list", "algos", "mapo"]) == 2
-    assert "mapo: no such algorithm. Did you mean 'mappo'" in capsys.readouterr().err
-
-
-def test_an_own_class_is_listed_with_its_capabilities(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    code = "from coterie.algos.ppo import PPO\n\nclass Twist(PPO):\n    'PPO with a twist.'\n"
-    (tmp_path / "listed_algorithm.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert main(["list", "algos", "listed_algorithm:Twist"]) == 0
-    assert any(line.split(maxsplit=1)[1:] == ["PPO with a twist."] for line in capsys.readouterr().out.splitlines())
-    assert main(["list", "algos", "listed_algorithm:Gone"]) == 2
-    assert "Gone" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_the_list_of_environments_begins_with_batched_worlds_and_marks_what_is_not_installed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -365,20 +256,6 @@ def test_environments_are_filtered_by_name(capsys: pytest.CaptureFixture[str]):
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["particle/simple_tag"]
     assert main(["list", "envs", "simple_tug"]) == 2
     assert "simple_tug: no environment has a name with this text." in capsys.readouterr().err
-
-
-def test_the_help_groups_all_commands_with_one_line_each(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out.partition("\nOptions\n")[0]
-    groups = [block.splitlines() for block in text.strip().split("\n\n")[2:]]
-    titles = ["Train", "Look at runs", "Compare", "Teams against each other", "Deploy", "Check"]
-    assert [group[0] for group in groups] == titles
-    listed = [line.split()[0] for group in groups for line in group[1:]]
-    assert sorted(listed) == sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    assert all(line.endswith(".") and len(line) <= 80 for group in groups for line in group[1:])
 
 
 def test_cfg_job_prints_the_configuration_with_the_origin_of_every_setting(
@@ -437,8 +314,8 @@ def test_a_run_is_trained_evaluated_resumed_plotted_and_recorded(capsys: pytest.
     assert (report["env"], report["algo"], report["episodes"]) == ("particle/simple_spread", "random", 8)
     names = {"return_mean", "return_error", "return_interval", "return_std", "length_mean"}
     assert set(report["teams"]["agent"]) == names | {"return_by_agent", "return_by_group"}
-    assert main(["resume", "run", "steps=2000", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["steps"] >= 2000
+    assert main(["resume", "run", "steps=200", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] >= 200
     assert main(["resume", "run", "algo.rollout_length=3"]) == 2
     assert "cannot change" in capsys.readouterr().err
     assert main(["train", *SMALL, "out=run"]) == 2
@@ -451,17 +328,8 @@ def test_a_run_is_trained_evaluated_resumed_plotted_and_recorded(capsys: pytest.
 
 
 def test_a_baseline_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    command = [
-        "evaluate",
-        "--algo",
-        "random",
-        "--env",
-        "particle/simple_tag",
-        "env.adversaries=2",
-        "threads=1",
-        "--episodes",
-        "10",
-    ]
+    command = ["evaluate", "--algo", "random", "--env", "particle/simple_tag", "env.adversaries=2", "threads=1"]
+    command += ["--episodes", "10"]
     assert main([*command, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert len(report["teams"]["adversary"]["return_by_agent"]) == 2

@@ -56,10 +56,6 @@ def test_capital_letters_in_names_are_forgiven(words: list[str], algo: str, env:
     assert teams["agent"].algo.name == "qmix"
 
 
-def test_the_last_value_of_a_key_wins():
-    assert resolve(["seed=1", "algo.lr=1e-3", "seed=2"]).config.seed == 2
-
-
 def test_default_folders_have_names_for_shells_and_scp():
     assert default_parent("my_lab.pond:make", "mine.algo:Best One") == Path("runs/my_lab.pond_make/mine.algo_Best_One")
     assert default_parent("../x", "-rf") == Path("runs/_/x/rf")

@@ -62,7 +62,7 @@ def test_the_table_has_intervals_and_the_probability_of_improvement(
     assert "Note: 3 seeds" in text
 
 
-@pytest.mark.parametrize("option", ["--markdown", "--latex", "--csv", "--json"])
+@pytest.mark.parametrize("option", ["--latex", "--csv", "--json"])
 def test_documents_go_to_a_file_or_alone_to_stdout(folder: Path, option: str, capsys: pytest.CaptureFixture) -> None:
     file, folder = folder.parent / "new" / "document", folder / "particle" / "simple_tag"
     assert compare(folder, option, file) == 0
@@ -119,14 +119,6 @@ def test_compact_latex_is_one_table_of_tasks_and_algorithms(
     assert (tmp_path / "table.tex").read_text() == latex
 
 
-def test_latex_has_commands_for_letters_that_old_fonts_lack(folder: Path, capsys: pytest.CaptureFixture) -> None:
-    for seed in range(3):
-        write_run(folder / "a|b" / str(seed), seed, "a|b", values=(0.0, 0.0, 1000.0 + seed))
-    compare(folder / "particle" / "simple_spread", folder / "a|b", "--latex", "-")
-    text = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("%")]
-    assert any(line.startswith(r"a\textbar{}b - mappo") and r"\textless{} 0.0001" in line for line in text)
-
-
 HOSTILE = ("=1+2", "*a[x](http://x.y)&amp;", "[b]", "+c|d")
 
 
@@ -139,33 +131,22 @@ def hostile(tmp_path: Path) -> Path:
     return file
 
 
-def test_names_are_no_formulas_of_spreadsheets(hostile: Path, capsys: pytest.CaptureFixture) -> None:
+def test_names_have_no_effects_in_documents(hostile: Path, capsys: pytest.CaptureFixture) -> None:
+    """They are no formulas of spreadsheets, no links of Markdown and no options of LaTeX."""
     assert compare(hostile, "--csv", "-") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert {row["algo"] for row in rows} == {"'=1+2", "*a[x](http://x.y)&amp;", "[b]", "'+c|d"}
     assert {row["task"] for row in rows} == {"'@env/task"}
     assert not any(row[name][:1] in tuple("=+-@") for row in rows for name in ("task", "algo", "other", "statistic"))
-
-
-def test_names_are_no_links_of_markdown(hostile: Path, capsys: pytest.CaptureFixture) -> None:
     assert compare(hostile, "--markdown", "-") == 0
     text = capsys.readouterr().out
     assert r"| \*a[x\](http://x.y)\&amp; |" in text
     assert r"| +c\|d |" in text
-
-
-def test_names_are_no_options_of_latex(hostile: Path, capsys: pytest.CaptureFixture) -> None:
     assert compare(hostile, "--latex", "-") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("%")]
     assert any(line.startswith(r"{*}a[x](http://x.y)\&amp; & 2 &") for line in lines)
     assert any(line.startswith("{[}b] & 2 &") for line in lines)
     assert not any(line.startswith(("[", "*")) for line in lines)
-
-
-def test_captions_of_latex_do_not_capitalize_names(folder: Path, capsys: pytest.CaptureFixture) -> None:
-    compare(folder, "--latex", "-")
-    captions = [line for line in capsys.readouterr().out.splitlines() if line.startswith(r"\caption")]
-    assert [caption[9:18] for caption in captions] == ["particle/", "particle/", "Over 2 ta", "Pairs: pr", "Time unti"]
 
 
 def test_an_evaluation_that_is_not_finite_is_named(folder: Path, capsys: pytest.CaptureFixture) -> None:
@@ -267,12 +248,6 @@ def test_bad_input_is_answered_with_one_line(
     assert message in captured.err
     assert len(captured.err.strip().splitlines()) == 1
     assert captured.out == ""
-
-
-def test_runs_must_be_named(capsys: pytest.CaptureFixture) -> None:
-    assert compare() == 2
-    assert "Missing argument" in (error := capsys.readouterr().err)
-    assert len(error.strip().splitlines()) == 1
 
 
 # ---------------------------------------------------------------------------------------------------- fresh evaluation

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from coterie.__main__ import main
-from coterie.assembly.resolve import resolve
 from coterie.commands import train as training
 from coterie.core.errors import UserError
 from coterie.core.metrics import undeclared
 from coterie.imitation.demonstrations import DemoRole, Demos
-from tinyruns import assert_same, checkpoint_state, log_entries, stop_at, train
+from tinyruns import GRU, REPLAY, assert_resumes_exactly, log_entries, stop_at, train
 
 BOTH = ("env=probe/roles", "imitation.steps=5", "imitation.weight=0.5", "imitation.end_fraction=1")
 
@@ -27,43 +26,11 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-OFF_POLICY = (
-    *(
-        "num_envs=4",
-        "algo.rollout_length=10",
-        "algo.hidden_sizes=[8]",
-        "algo.learning_starts=0",
-        "algo.batch_size=4",
-        "steps=80",
-    ),
-    *("threads=1", "device=cpu", "eval.every=120", "eval.episodes=4", "eval.num_envs=4"),
-    *("log.tensorboard=false", "progress=off"),
-)
-
-
-def _train(out: Path, algo: tuple[str, ...], *settings: str) -> None:
-    """Trains a tiny run of an on-policy or off-policy algorithm."""
-    if algo[0] == "algo=mappo":
-        train(out, *algo, *settings)
-    else:
-        training.train(resolve([*algo, *OFF_POLICY, *settings, f"out={out}"]))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", [("algo=mappo", "algo.rnn=gru"), ("algo=qmix",)])
+@pytest.mark.parametrize("algo", [("algo=mappo", *GRU), ("algo=qmix", *REPLAY)])
 def test_a_resumed_run_with_imitation_is_bit_identical(algo, demos, tmp_path, monkeypatch):
-    settings = (*BOTH, "imitation.batch_size=8", f"imitation.demos={demos}")
-    whole, parts, other = (tmp_path / name for name in ("whole", "parts", "other"))
-    _train(whole, algo, *settings)
-    with monkeypatch.context() as patched:
-        stop_at(patched, 40)
-        _train(parts, algo, *settings)
-    training.resume(parts, [])
-    assert_same(checkpoint_state(whole), checkpoint_state(parts))
-    assert log_entries(whole) == log_entries(parts)
-    _train(other, algo, *settings, "imitation.gradient_steps=2")
-    with pytest.raises(AssertionError):
-        assert_same(checkpoint_state(whole), checkpoint_state(other))
+    settings = (*algo, *BOTH, "imitation.batch_size=8", f"imitation.demos={demos}")
+    assert_resumes_exactly(tmp_path, monkeypatch, 40, *settings)
 
 
 def test_imitation_metrics_are_declared_and_the_weight_decreases(demos, tmp_path):
@@ -96,21 +63,11 @@ def test_pretraining_is_part_of_the_first_evaluation(tmp_path):
     Demos("probe/action", {}, (role,), tensors).write(tmp_path / "best")
     first = {}
     for name, steps in (("pretrained", 100), ("untrained", 0)):
-        train(
-            tmp_path / name,
-            "env=probe/action",
-            "env.choices=3",
-            "env.good=2",
-            "algo=ppo",
-            "eval.mode=greedy",
-            "eval.every=80",
-            f"imitation.demos={tmp_path / 'best'}",
-            f"imitation.steps={steps}",
-            "imitation.lr=0.02",
-        )
-        first[name] = next(
-            entry["eval/return_mean"] for entry in log_entries(tmp_path / name) if "eval/return_mean" in entry
-        )
+        words = ("env=probe/action", "env.choices=3", "env.good=2", "algo=ppo", "eval.mode=greedy", "eval.every=80")
+        imitation = (f"imitation.demos={tmp_path / 'best'}", f"imitation.steps={steps}", "imitation.lr=0.02")
+        train(tmp_path / name, *words, *imitation, "steps=40")
+        entries = log_entries(tmp_path / name)
+        first[name] = next(entry["eval/return_mean"] for entry in entries if "eval/return_mean" in entry)
     assert first == {"pretrained": 1.0, "untrained": -1.0}
 
 
@@ -118,18 +75,13 @@ def test_pretraining_is_part_of_the_first_evaluation(tmp_path):
 def test_a_team_can_have_its_own_demonstrations(demos, tmp_path):
     tag = tmp_path / "tag.safetensors"
     assert main(["record", "--algo", "random", "--env", "particle/simple_tag", "--out", str(tag)]) == 0
-    settings = (
-        "env=particle/simple_tag",
-        "algo=ippo",
-        "imitation.steps=3",
-        "imitation.weight=1",
-        "imitation.end_fraction=1",
-    )
+    settings = ("env=particle/simple_tag", "algo=ippo", "imitation.steps=3", "imitation.weight=1")
+    settings += ("imitation.end_fraction=1",)
     train(tmp_path / "one", *settings, f"teams.adversary.imitation.demos={tag}")
     entries = log_entries(tmp_path / "one")
     assert any("imitation/adversary/loss" in entry for entry in entries)
     assert not any("imitation/agent/loss" in entry for entry in entries)
-    train(tmp_path / "both", *settings, f"imitation.demos={tag}", "teams.agent.imitation.demos=null", "steps=40")
+    train(tmp_path / "both", *settings, f"imitation.demos={tag}", "teams.agent.imitation.demos=null")
     assert not any("imitation/agent/loss" in entry for entry in log_entries(tmp_path / "both"))
     train(tmp_path / "rand", *settings, f"imitation.demos={tag}", "teams.agent.algo=random")
     assert any("imitation/adversary/loss" in entry for entry in log_entries(tmp_path / "rand"))
@@ -222,27 +174,3 @@ def test_demonstrations_of_a_user_batch_fit(tmp_path, capsys):
     assert main(["record", "--algo", "random", "--env", "worlds:counter", "--out", str(path), "--episodes", "3"]) == 0
     assert main(["demos", str(path), "--env", "worlds:counter"]) == 0
     assert "matches the environment" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_twenty_demonstrations_solve_a_task_that_exploration_does_not(tmp_path):
-    """sparse/plates has no reward before three doors are open. Negative control: no reward without pretraining."""
-    path = tmp_path / "demos"
-    assert main(["record", "--algo", "scripted", "--env", "sparse/plates", "--out", str(path)]) == 0
-    returns = {}
-    for name, steps in (("pretrained", 600), ("untrained", 0)):
-        settings = [
-            "algo=mappo",
-            "env=sparse/plates",
-            "num_envs=4",
-            "steps=1",
-            "threads=1",
-            "device=cpu",
-            "progress=off",
-        ]
-        settings += ["eval.episodes=64", "eval.num_envs=64", "log.tensorboard=false", f"imitation.demos={path}"]
-        training.train(resolve([*settings, f"imitation.steps={steps}", f"out={tmp_path / name}"]))
-        entries = log_entries(tmp_path / name)
-        returns[name] = next(entry["eval/return_mean"] for entry in entries if "eval/return_mean" in entry)
-    assert returns["pretrained"] > 0.3
-    assert returns["untrained"] == 0

@@ -20,7 +20,7 @@ from coterie.core.errors import NonFiniteError, UserError
 from coterie.core.process import interruptible
 from coterie.core.types import Rollout
 from coterie.runs.checkpoints import Checkpoints
-from tinyruns import Process, all_finite, assert_same, checkpoint_state, log_entries, tiny, tiny_run, train
+from tinyruns import GRU, Process, all_finite, assert_same, checkpoint_state, log_entries, tiny, tiny_run, train
 
 
 @pytest.fixture
@@ -44,19 +44,12 @@ def test_a_corrupt_last_checkpoint_falls_back_to_the_previous_one_with_a_note(
     before, last = steps_of(stopped)[-2:]
     tensors = stopped / "checkpoints" / f"{last:012d}" / "state.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-10])
-    training.resume(stopped, ["progress=lines"])
+    training.resume(stopped, [])  # reported without a display, too
     output = capsys.readouterr().err
     assert "corrupt, state.safetensors does not match its hash" in output
     assert f"Using the checkpoint of {before} steps." in output
     assert_same(checkpoint_state(tmp_path / "whole"), checkpoint_state(stopped))
     assert log_entries(tmp_path / "whole") == log_entries(stopped)
-
-
-@pytest.mark.slow
-def test_the_fallback_is_reported_without_a_display(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (stopped / "checkpoints" / f"{steps_of(stopped)[-1]:012d}" / "state.json").write_text("{}")
-    training.resume(stopped, [])
-    assert "corrupt, state.json does not match its hash" in capsys.readouterr().err
 
 
 def test_a_run_without_an_intact_checkpoint_is_refused(stopped: Path) -> None:
@@ -66,22 +59,11 @@ def test_a_run_without_an_intact_checkpoint_is_refused(stopped: Path) -> None:
         training.resume(stopped, [])
 
 
-@pytest.mark.slow
-def test_a_checkpoint_of_a_newer_format_is_refused(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("coterie.runs.checkpoints.FORMAT", 99)
-        training.resume(stopped, ["steps=440"])
-    with pytest.raises(UserError, match=r"format 99, but this version of Coterie reads up to 1\. Update Coterie\."):
-        training.resume(stopped, ["steps=800"])
-
-
 @pytest.mark.parametrize(
     ("old", "new", "difference"),
     [
         ("hidden_sizes: [8]", "hidden_sizes: [9]", r"teams/agent/policy/.*expected float32 \[.*\], found float32 \["),
         ("num_envs: 4", "num_envs: 5", r"collector/episodes/sums: expected float64 \[5, .*found float64 \[4"),
-        ("rnn: none", "rnn: gru", r"expected float32 .*, found"),
-        ("rollout_length: 10", "rollout_length: 20", r"expected \{'agent': 20\}, found \{'agent': 10\}"),
         ("normalize_obs: true", "normalize_obs: false", r"policy/moments"),
     ],
 )
@@ -206,7 +188,7 @@ def test_a_failed_start_leaves_nothing_behind(settings: tuple[str, ...], message
 
 # --------------------------------------------------------------------------------------------- non-finite numbers
 
-COUNTER = (*("env=worlds:counter", "algo=ippo", "eval.every=0", "checkpoint.every=40"),)
+COUNTER = ("env=worlds:counter", "algo=ippo", "eval.every=0", "checkpoint.every=40")
 
 
 @pytest.mark.parametrize(
@@ -237,16 +219,15 @@ def test_a_non_finite_number_has_exit_code_three(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_non_finite_network_stops_the_run_and_its_checkpoint_can_be_resumed(
-    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, update = tmp_path / "run", PPO.update
 
     def corrupted(self: PPO, rollout: Rollout, progress: float) -> dict[str, float]:
         if progress > 0.4:
             with torch.no_grad():
-                next(self.policy.actor.parameters()).fill_(value)
+                next(self.policy.actor.parameters()).fill_(float("inf"))
         return update(self, rollout, progress)
 
     with monkeypatch.context() as patch:
@@ -260,11 +241,10 @@ def test_a_non_finite_network_stops_the_run_and_its_checkpoint_can_be_resumed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algo", "rnn"), [("mappo", "none"), ("ippo", "gru")])
-def test_observations_and_rewards_of_dead_agents_have_no_effect(algo: str, rnn: str, tmp_path: Path) -> None:
+def test_observations_and_rewards_of_dead_agents_have_no_effect(tmp_path: Path) -> None:
     settings = (
-        *("env=worlds:counter", "env.agents_can_die=true", "env.limit=7", f"algo={algo}", f"algo.rnn={rnn}"),
-        *("algo.rnn_size=4", "algo.normalize_obs=true", "steps=160", "eval.every=80", "check=off"),
+        *("env=worlds:counter", "env.agents_can_die=true", "env.limit=7", "algo=mappo", *GRU),
+        *("algo.normalize_obs=true", "steps=160", "eval.every=80", "check=off"),
     )
     outs = [tmp_path / name for name in ("nan", "inf", "million")]
     for out, fill in zip(outs, ("nan", "inf", "1e6"), strict=True):

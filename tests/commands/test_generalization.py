@@ -79,15 +79,6 @@ def test_spaces_that_do_not_fit_are_refused_with_role_and_sizes(runs: Path, caps
     assert "env=particle/simple: role 'agent' observes" in line
 
 
-@pytest.mark.parametrize("words", [["--env", "particle/simple_tag"], ["env=particle/simple_tag"]])
-def test_another_environment_may_be_named_either_way(
-    words: list[str], runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The same environment with its own default settings, of 25 steps."""
-    report = evaluated(runs / "tag", capsys, *words, "env.episode_limit=6")
-    assert report["teams"]["agent"]["length_mean"] == 6
-
-
 def test_opponents_are_random_scripted_or_of_another_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = evaluated(runs / "tag", capsys)["teams"]["adversary"]
     random = evaluated(runs / "tag", capsys, "teams.agent.algo=random")["teams"]["adversary"]

@@ -96,12 +96,8 @@ def test_a_truncated_configuration_is_refused(stopped: Path) -> None:
 
 
 def test_a_checkpoint_from_before_a_setting_existed_continues_with_its_default(stopped: Path) -> None:
-    words = [
-        "algo=qmix",
-        "env=particle/simple_tag",
-        "teams.adversary.algo=vdn",
-        "teams.adversary.algo.output_gain=0.01",
-    ]
+    words = ["algo=qmix", "env=particle/simple_tag", "teams.adversary.algo=vdn"]
+    words += ["teams.adversary.algo.output_gain=0.01"]
     config = resolve(words).config
     new = ("algo.output_gain", "teams.adversary.algo.output_gain", "env.episode_limit", "checkpoint.keep")
     older = {key: value for key, value in saved_settings(config).items() if key not in new}
@@ -242,7 +238,7 @@ def test_another_checkpoint_than_a_corrupt_one_is_used_with_a_warning(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("checkpoint", "command"),
-    [*(("best", command) for command in COMMANDS), ("last", "evaluate"), ("steps", "evaluate")],
+    [("best", "record"), ("best", "league"), ("best", "exploit"), ("last", "evaluate"), ("steps", "evaluate")],
 )
 def test_a_corrupt_checkpoint_that_is_named_is_refused(
     checkpoint: str, command: str, corrupt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -495,7 +491,7 @@ def test_plugins_are_not_searched_in_the_current_folder_without_trust(
     assert "there is no environment 'lure/world'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["run.trap:make", "run.inner.trap:make", "gym/run.trap:X-v0", "pettingzoo/run.trap"])
+@pytest.mark.parametrize("name", ["run.inner.trap:make", "gym/run.trap:X-v0", "pettingzoo/run.trap"])
 def test_modules_below_packages_without_a_file_are_not_imported_from_run_folders(
     name: str, trap: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

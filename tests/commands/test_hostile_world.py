@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
+import threading
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ import pytest
 from coterie.__main__ import main
 from hostileworld import TAG
 from places import HELPERS
-from tinyruns import tiny, train
+from sweeps import update_environment
+from tinyruns import Process, tiny, train
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +43,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        ["evaluate", "RUN", "--episodes", "2"],
         ["ps", "RUNS"],
         ["diagnose", "RUN"],
         ["plot", "RUN", "--out", "OUT/curves.svg"],
@@ -97,29 +99,29 @@ def test_an_error_of_the_environment_is_shown_with_escapes(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_a_terminal_gets_no_raw_name(run: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    "words", [["train", *tiny(f"env={WORLD}", "algo=ippo", "out=new", "progress=auto")], ["evaluate", "RUN", "--trust"]]
+)
+def test_a_terminal_gets_no_raw_name(words: list[str], run: Path, tmp_path: Path):
     """Tables and progress of a terminal have colors of their own."""
-    import pty
+    ours, theirs = os.openpty()
+    printed: list[bytes] = []
 
-    train = ["train", *tiny(f"env={WORLD}", "algo=ippo", f"out={tmp_path / 'run'}", "progress=auto", "eval.every=40")]
-    evaluate = ["evaluate", str(run), "--episodes", "2"]
-    both = f"from coterie.__main__ import main; exit(main({[*train, '--trust']}) or main({evaluate}))"
-    reader, writer = pty.openpty()
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HELPERS), *sys.path]), "TERM": "xterm-256color"}
-    command = [sys.executable, "-c", both]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, env=environment) as process:
-        os.close(writer)
-        printed = b""
-        while True:
-            try:
-                part = os.read(reader, 65536)
-            except OSError:  # the end of a pseudo-terminal
-                break
-            if not part:
-                break
-            printed += part
-    os.close(reader)
-    assert process.returncode == 0, printed.decode(errors="replace")[-500:]
-    text = printed.decode()
-    assert text.count("title") > 1, "names are shown"
+    def read() -> None:
+        with suppress(OSError):  # the end of a pseudo-terminal
+            while part := os.read(ours, 65536):
+                printed.append(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    words = [str(run) if word == "RUN" else word for word in words]
+    terminal = partial(update_environment, {"TERM": "xterm-256color"})
+    code, _ = Process(tmp_path, *words, terminal=Path(os.ttyname(theirs)), prepare=terminal).end()
+    os.close(theirs)
+    reader.join()
+    os.close(ours)
+    text = b"".join(printed).decode()
+    assert code == 0, text[-500:]
+    assert "title" in text, "names are shown"
+    assert "\x1b[" in text, "with colors"
     assert_harmless(text)

@@ -168,10 +168,9 @@ def test_booleans_are_accepted_in_place_of_zeros_and_ones_only(sensing_players: 
 @pytest.mark.parametrize("sensor", SEEN)
 @pytest.mark.parametrize(
     "value",
-    ["1.5", ["1.5", 2], [None, 1], None, [[1], [1, 2]], [1, [2]], [float("nan"), 1], [float("inf"), 1], [10**400, 1],
-     [1e300, 1], {"a": 1}, {}, [], 7, [{}], [0, 1, 0, 1]],
+    ["1.5", [None, 1], None, [[1], [1, 2]], [float("nan"), 1], [10**400, 1], {"a": 1}, [], [0, 1, 0, 1]],
     ids=str,
-)  # fmt: skip
+)
 def test_players_name_agent_and_sensor_of_what_is_no_number_of_its_space(
     sensing_players: Any, sensor: str, value: Any
 ) -> None:

@@ -26,11 +26,8 @@ def old_run(tmp_path: Path) -> Path:
     [
         ["evaluate", "RUN"],
         ["resume", "RUN"],
-        ["play", "RUN", "--video", "out.mp4"],
         ["plot", "RUN"],
         ["league", "RUN", "random"],
-        ["exploit", "RUN"],
-        ["record", "RUN", "--out", "demos.safetensors"],
         ["train", "algo=frozen", "algo.run=RUN", "steps=100"],
     ],
     ids=lambda words: words[0],

@@ -69,11 +69,6 @@ def test_a_mistake_is_one_line_with_the_users_file_and_line(
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_same_environment_without_a_mistake_trains(tmp_path: Path):
-    (tmp_path / "own_right.py").write_text(LINES)
-    assert _train("own_right", "env.episode_limit=5") == 0
-
-
 def test_the_traceback_option_shows_the_whole_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "own_traced.py").write_text(LINES.replace("self.count = 0", "self.count = [1][3]"))
     assert _train("own_traced", "--traceback") == 3

@@ -50,14 +50,8 @@ def local_env() -> type[gymnasium.Env]:
 
 def small(out: Path, env: Any, **more: Any) -> dict[str, Any]:
     sizes = {"hidden_sizes": [8], "rollout_length": 10, "num_minibatches": 2, "epochs": 2}
-    settings = {
-        "num_envs": 4,
-        "steps": 80,
-        "threads": 1,
-        "device": "cpu",
-        "progress": "off",
-        "log": {"tensorboard": False},
-    }
+    settings = {"num_envs": 4, "steps": 80, "threads": 1, "device": "cpu", "progress": "off"}
+    settings["log"] = {"tensorboard": False}
     eval_ = {"episodes": 4, "num_envs": 4, "every": 1000, "min_episodes": 1}
     return {"algo": {"name": "ppo", **sizes}, "env": env, "out": out, "eval": eval_, **settings, **more}
 
@@ -204,14 +198,3 @@ def test_leagues_and_best_responses_take_the_code(tmp_path: Path) -> None:
     callables._functions.clear()
     response = coterie.exploit(run, steps=80, episodes=4, env=game, progress="off")
     assert response.steps >= 80
-
-
-@pytest.mark.slow
-def test_play_takes_the_code_and_prints_returns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    game = local_game()
-    run = coterie.train(**small(tmp_path / "run", game) | {"algo": {"name": "ippo", "hidden_sizes": [8]}}).run
-    callables._functions.clear()
-    coterie.play(run, video=tmp_path / "game.gif", episodes=2, size=64, env=game)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["team return of row", "team return of column"]
-    assert "2 episodes" in lines[0]

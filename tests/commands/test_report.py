@@ -92,16 +92,9 @@ def test_the_matrix_of_a_page_is_the_win_rate_that_the_league_prints(tmp_path: P
     zeros = {team: torch.zeros(2, 2, dtype=torch.float64) for team in ("one", "two")}
     teams = ("one", "two")
     result = LeagueResult(
-        env="x/y",
-        members=("a", "b"),
-        teams=teams,
-        returns=zeros,
-        error=zeros,
-        score=score,
-        games=40,
-        symmetric=True,
+        env="x/y", members=("a", "b"), teams=teams, returns=zeros, error=zeros, score=score, games=40, symmetric=True,
         win_criterion="return",
-    )
+    )  # fmt: skip
     (tmp_path / "league.json").write_text(json.dumps(result.report()))
     (matrix,) = read_league(tmp_path / "league.json")
     assert matrix.values[0][1] == pytest.approx(float(result.win_rate()[0, 1])) == pytest.approx(0.8)

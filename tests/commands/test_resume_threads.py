@@ -22,21 +22,16 @@ def as_many(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_auto_is_recorded_and_kept(tmp_path, as_many, capsys):
+def test_auto_is_recorded_and_kept_and_another_number_is_stated(tmp_path, as_many, capsys):
     as_many(2)
-    tinyruns.train(tmp_path / "run", "threads=auto", "progress=lines")
+    tinyruns.train(tmp_path / "run", "threads=auto", "progress=lines", "steps=40")
     assert json.loads((tmp_path / "run/manifest.json").read_text())["threads"] == 2
     assert "threads: 2" in capsys.readouterr().err
     as_many(1)
-    coterie.resume(tmp_path / "run", steps=400)
+    coterie.resume(tmp_path / "run", steps=80)
     assert torch.get_num_threads() == 2
     assert "before" not in capsys.readouterr().err
-
-
-def test_another_number_is_stated(tmp_path, as_many, capsys):
-    as_many(2)
-    tinyruns.train(tmp_path / "run", "threads=auto")
-    coterie.resume(tmp_path / "run", steps=400, threads=1)
+    coterie.resume(tmp_path / "run", steps=120, threads=1)
     assert torch.get_num_threads() == 1
     assert "threads: 2 before, 1 now. Results may differ in the last bits" in capsys.readouterr().err
 

@@ -82,13 +82,6 @@ def test_a_frozen_team_keeps_its_policy(trained: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_another_team_of_a_run_can_be_frozen_by_name(trained: Path, tmp_path: Path) -> None:
-    settings = ("teams.adversary.run=" + str(trained), "teams.adversary.algo.team=adversary")
-    train(tmp_path / "run", *TAG, *settings)
-    assert "loss/agent/policy" in names_of(tmp_path / "run")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

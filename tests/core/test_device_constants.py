@@ -46,13 +46,7 @@ def test_a_constant_that_was_first_used_in_an_export_has_values_afterwards():
     assert type(held.on(torch.device("meta"))) is torch.Tensor
 
 
-VALUES = (0.3, 1 / 3, 0.05, 1.0)
-
-
-def test_it_is_a_python_number_on_the_cpu():
-    number = DeviceNumber(0.3, torch.device("cpu"))
-    number.value = 0.1
-    assert (number.value, number.operand) == (0.1, 0.1)
+VALUES = (0.3, 1 / 3)
 
 
 def test_a_trace_in_another_thread_changes_nothing():

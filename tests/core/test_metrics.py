@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coterie.core import metrics
-from coterie.core.metrics import Metric, by_team, declare, declared, lookup, undeclared
+from coterie.core.metrics import Metric, by_team, declare, lookup, undeclared
 
 
 @pytest.fixture(autouse=True)
@@ -18,13 +18,6 @@ def own_registry(monkeypatch):
         Metric("rollout/metric", "", "An environment's own metric."),
         Metric("loss/value", "", "Value loss.", better="down", combine="sum"),
     )
-
-
-def test_declared_is_sorted_and_a_copy():
-    names = list(declared())
-    assert names == sorted(names)
-    declared().clear()
-    assert len(declared()) == 5
 
 
 @pytest.mark.parametrize(

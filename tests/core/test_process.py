@@ -116,18 +116,9 @@ def test_auto_is_at_most_eight_and_at_most_the_cores(cores):
         assert process.number_of_threads("auto") == most
 
 
-def test_one_core_needs_no_measurement(cores):
-    cores(1)
-    assert process.measured_threads("auto", pytest.fail) == 1
-
-
 @pytest.mark.parametrize(
     ("seconds", "fastest"),
-    [
-        ({1: 0.008, 2: 0.002, 4: 0.008, 6: 0.008}, 2),
-        ({1: 0.002, 2: 0.008, 4: 0.008, 6: 0.008}, 1),
-        ({1: 0.016, 2: 0.012, 4: 0.008, 6: 0.002}, 6),
-    ],
+    [({1: 0.008, 2: 0.002, 4: 0.008, 6: 0.008}, 2), ({1: 0.016, 2: 0.012, 4: 0.008, 6: 0.002}, 6)],
 )
 def test_the_fastest_number_is_measured(cores, measured, seconds, fastest):
     cores(6)
@@ -141,11 +132,6 @@ def test_more_threads_have_to_gain_something_and_single_slow_turns_count():
     assert process.fewest_of_the_fastest([1, 2], [[1.0, 1.0], [0.8, 0.8]]) == 2
     assert process.fewest_of_the_fastest([1, 2], [[1.0, 1.0], [0.5, 5.0]]) == 1
     assert process.fewest_of_the_fastest([1, 2, 4], [[1.0], [0.6], [0.57]]) == 2
-
-
-def test_the_real_gradient_step_is_measured(cores):
-    cores(2)
-    assert process.measured_threads("auto") in (1, 2)
 
 
 def test_a_measurement_that_takes_long_has_fewer_turns(cores, measured, monkeypatch):

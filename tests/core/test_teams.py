@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from coterie.core.errors import UserError
 from coterie.core.specs import EnvSpec, RoleSpec
-from coterie.core.teams import assign, describe_agents, describe_space, describe_teams, team_records
+from coterie.core.teams import assign, describe_agents, describe_space, describe_teams
 from coterie.envs.make import spec_of
 
 
@@ -75,17 +75,3 @@ def test_many_agents_and_long_spaces_are_shortened() -> None:
     assert describe_space(spaces.Box(0, 1, (0,), np.float32)) == "Box([], [], (0,), float32)"
     both = describe_space(spaces.Dict({"near": box, "mode": spaces.Discrete(2)}))
     assert both == "Dict(mode: Discrete(2), near: Box(0.0, 99.0, (30,), float32))"
-
-
-def test_records_hold_the_spaces_of_every_role() -> None:
-    found = team_records({team.name: team for team in TAG.default_teams()})
-    assert found["agent"] == {
-        "common_reward": False,
-        "roles": {
-            "agent": {
-                "agents": ["agent_0"],
-                "observation_space": "Box(-inf, inf, (14,), float32)",
-                "action_space": "Discrete(5)",
-            }
-        },
-    }

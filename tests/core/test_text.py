@@ -70,10 +70,6 @@ def test_control_characters_are_found(text):
     assert find_control_character(text) == text[-1]
 
 
-def test_tabs_line_breaks_and_other_text_are_no_control_characters():
-    assert find_control_character("a\tb\nc 日本 é") is None
-
-
 def test_integers_have_at_most_64_bits():
     assert parse_integer("-9_223_372_036_854_775_808") == -(2**63)
     assert parse_integer("+0009223372036854775807") == 2**63 - 1
@@ -144,22 +140,7 @@ def test_choices_are_listed_up_to_a_length_and_the_others_counted(count: int, wi
         assert text.endswith(f" and {count - max(1, len(shown))} others.")
 
 
-NAMES = [
-    "run",
-    "a  b",
-    "it's",
-    'say "x"',
-    "$HOME",
-    "-run",
-    "--help",
-    "a;b&c|d>e",
-    "~",
-    "*",
-    "é 日本",
-    "#1",
-    "!x",
-    "a\\b",
-]
+NAMES = ["run", "a  b", "it's", 'say "x"', "$HOME", "-run", "a;b&c|d>e", "~", "*", "é 日本", "#1", "!x", "a\\b"]
 FIXED = {"other"}
 """Placeholders in commands whose values are words of Coterie, such as `greedy`."""
 
@@ -171,10 +152,6 @@ def test_a_shell_reads_the_words_of_a_command_as_they_are(name: str):
     assert Path(words[2]) == Path(name)
     assert not words[2].startswith("-")
     assert words[3:] == [f"out={name}"]
-
-
-def test_plain_words_and_options_have_no_quotation_marks():
-    assert coterie_command("play", Path("runs/a_1"), "--video", "out.mp4") == "coterie play runs/a_1 --video out.mp4"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -46,14 +46,14 @@ HOSTILE = (
 """Text that breaks careless parsers of YAML, JSON and settings."""
 
 FUZZ = settings(
-    max_examples=2000,
+    max_examples=500,
     derandomize=True,
     deadline=None,
     database=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-"""Settings of a test with mutated documents: the same 2,000 of them each time."""
+"""Settings of a test with mutated documents: the same 500 of them each time."""
 
 
 def mutated(document: bytes) -> st.SearchStrategy[bytes]:

@@ -15,7 +15,6 @@ from coterie.algos import registry
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.replay.memory import no_memory_check
 from coterie.assembly.learners import load_run_or_make
-from coterie.assembly.resolve import resolve
 from coterie.cli.app import run
 from coterie.commands.rendering import Episodes, render_episodes
 from coterie.core.seeds import seed_of
@@ -94,15 +93,6 @@ def test_an_episode_ends_with_a_final_timestep_and_the_next_step_starts_another(
     moment, _ = game.step()
     assert (moment.timestep["timestep"], moment.timestep["final"], moment.timestep["returns"]["a"]) == (0, False, 0.0)
     assert "ended" not in moment.timestep
-
-
-def test_a_new_episode_can_start_at_any_time():
-    game = table(["a"])
-    game.begin()
-    game.seats[0].press(0, 2, None)
-    game.step()
-    moment = game.begin()
-    assert (moment.timestep["timestep"], positions(moment)[0], moment.timestep["returns"]["a"]) == (0, 1, 0.0)
 
 
 def test_masks_are_recorded_and_random_agents_never_take_masked_actions():
@@ -266,13 +256,6 @@ def test_value_estimates_come_from_the_critic_of_the_run(tag: Path):
             for weight in critic.critic.parameters():  # pyright: ignore[reportAttributeAccessIssue]
                 weight.add_(0.1)
         assert [a["value"] for a in game.begin().timestep["agents"]][:3] != values[:3]
-
-
-def test_without_a_run_there_are_no_value_estimates():
-    with open_game(GameRequest(resolved=resolve(["algo=mappo", "env=particle/simple_tag"]))) as (game, title):
-        moment = game.begin()
-    assert title == "mappo on particle/simple_tag"
-    assert [a["value"] for a in moment.timestep["agents"]] == [None] * 4
 
 
 @pytest.mark.slow

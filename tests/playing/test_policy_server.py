@@ -70,9 +70,9 @@ def observations(seed: int) -> dict[str, list[float]]:
     return {f"agent_{i}": rng.normal(size=18).tolist() for i in range(3)}
 
 
-def test_every_connection_is_a_player_of_its_own(export: Path):
+def test_every_connection_is_a_player_of_its_own(export: Path, served: Server):
     own = Player(export, mode="greedy")
-    with running(export) as server, connect(url_of(server)) as one, connect(url_of(server)) as other:
+    with connect(url_of(served)) as one, connect(url_of(served)) as other:
         for step in range(5):
             expected = own.act(observations(step))
             assert ask(one, {"obs": observations(step)}) == {"actions": expected}
@@ -112,16 +112,6 @@ def test_mistakes_and_large_messages_end_no_other_connection(export: Path, large
             with pytest.raises(ConnectionClosed):
                 exchange(other, large)  # possibly closed before the second part is sent
         assert "actions" in ask(one, {"obs": observations(0)})
-
-
-def test_a_client_that_is_killed_leaves_no_traceback(export: Path, caplog: pytest.LogCaptureFixture):
-    with running(export) as server:
-        with connect(url_of(server)) as killed:
-            assert "actions" in ask(killed, {"obs": observations(0)})
-            killed.socket.shutdown(socket.SHUT_RDWR)
-        with connect(url_of(server)) as other:
-            assert "actions" in ask(other, {"obs": observations(0)})
-    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_an_empty_token_is_refused(export: Path):
@@ -216,22 +206,23 @@ def test_too_many_web_sockets_are_refused_and_http_still_answers(export: Path, m
         assert reset == {"reset": True}
 
 
-@pytest.mark.parametrize("content", IDLE)
-def test_requests_that_never_end_are_ended(export: Path, monkeypatch: pytest.MonkeyPatch, content: bytes):
+def test_requests_that_never_end_are_ended(export: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(web_server, "REQUEST_SECONDS", 0.2)
-    with running(export) as server, raw(server, content) as slow:
-        assert received(slow).startswith(b"HTTP/1.1 408")
+    with running(export) as server:
+        for content in IDLE:
+            with raw(server, content) as slow:
+                assert received(slow).startswith(b"HTTP/1.1 408")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x81\xfe\x10\x00abcd"])
-def test_web_sockets_without_complete_frames_are_ended(export: Path, monkeypatch: pytest.MonkeyPatch, content: bytes):
+def test_web_sockets_without_complete_frames_are_ended(export: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(web_server, "PING_SECONDS", 0.1)
     with running(export) as server:
-        with opened_by_hand(server) as silent:
-            silent.sendall(content)
-            frames = received(silent)
-        assert frames[:2] == b"\x89\x04"  # a ping
-        assert b"keepalive ping timeout" in frames
+        for content in (b"", b"\x81\xfe\x10\x00abcd"):
+            with opened_by_hand(server) as silent:
+                silent.sendall(content)
+                frames = received(silent)
+            assert frames[:2] == b"\x89\x04"  # a ping
+            assert b"keepalive ping timeout" in frames
         with connect(url_of(server)) as other:
             received_pings = 0
             while received_pings < 3:  # this client answers
@@ -266,12 +257,6 @@ def test_requests_are_refused(served: Server, method: str, path: str, lines: tup
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
     error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
     assert "\n" not in error
-
-
-def test_what_is_no_http_is_refused_without_a_traceback(export: Path, capfd: pytest.CaptureFixture[str]):
-    with running(export) as server, raw(server, b"\x16\x03\x01\x00\xff\r\n\r\n") as connection:
-        assert received(connection).startswith(b"HTTP/1.1 400")
-    assert capfd.readouterr().err == ""
 
 
 def test_a_connection_serves_several_requests(served: Server):
@@ -346,14 +331,6 @@ def test_an_error_of_the_server_is_one_line(
     assert all("internal error at /act: OSError: a" in line for line in errors)
 
 
-def test_long_messages_are_answered_as_short_ones(served: Server):
-    request = {"obs": observations(0)}
-    padded = json.dumps(request) + " " * (MAX_BODY // 2)
-    with connect(url_of(served)) as one, connect(url_of(served)) as other:
-        assert ask(one, request) == ask(other, padded)
-        assert post(served, request) == post(served, padded)
-
-
 def test_pages_of_allowed_origins_may_send_requests(export: Path):
     page = {"Origin": "https://example.com"}
     preflight = page | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
@@ -373,7 +350,7 @@ def test_pages_of_allowed_origins_may_send_requests(export: Path):
             connect(url_of(server), origin="https://evil.example")  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("origin", ["*", "example.com", "https://example.com/", "https://["])
+@pytest.mark.parametrize("origin", ["*", "https://example.com/", "https://["])
 def test_an_origin_that_is_none_is_a_one_line_error(export: Path, origin: str):
     with pytest.raises(UserError, match=r"^--allow-origin .*: not an origin\. .*https://example\.com"):
         running(export, allow_origins=[origin])
@@ -584,13 +561,6 @@ def test_other_addresses_always_have_a_token(export: Path):
         assert len(server.token) >= 20
         assert get(server, "/policy")[0] == 401
         assert get(server, f"/policy?token={server.token}")[0] == 200
-
-
-def test_damaged_exports_are_not_served(export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(UserError, match=r"no policy\.json"):
-        running(tmp_path)
-    assert main(["serve", str(tmp_path)]) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
 def test_the_python_client_acts(export: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -74,16 +74,16 @@ def test_pages_load_nothing_from_other_hosts(server: PageServer):
         assert text.count("http://") == text.count("http://www.w3.org/")
 
 
-@pytest.mark.parametrize("host", ["evil.example:{port}", "127.0.0.1:1", "127.0.0.1", "192.0.2.1:{port}", "[::1", ""])
-def test_requests_for_other_host_names_are_refused(server: PageServer, host: str):
-    assert get(server, "/", Host=host.format(port=server.port))[0] == 421
+def test_requests_for_other_host_names_are_refused(server: PageServer):
+    for host in (f"evil.example:{server.port}", "127.0.0.1:1", "127.0.0.1", f"192.0.2.1:{server.port}", "[::1", ""):
+        assert get(server, "/", Host=host)[0] == 421
     with pytest.raises(InvalidStatus, match="421"):
         connect(f"ws://127.0.0.1:{server.port}/socket", additional_headers={"Host": "evil.example"}, proxy=None)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
-def test_requests_for_names_of_this_machine_are_served(server: PageServer, host: str):
-    assert get(server, "/", Host=host.format(port=server.port))[0] == 200
+def test_requests_for_names_of_this_machine_are_served(server: PageServer):
+    for host in ("127.0.0.1", "localhost", "LOCALHOST", "[::1]"):
+        assert get(server, "/", Host=f"{host}:{server.port}")[0] == 200
 
 
 def test_a_public_server_accepts_addresses_and_localhost_only():
@@ -183,15 +183,9 @@ def test_the_viewer_serves_timesteps_and_images_of_each_file(tmp_path: Path):
         assert (status, len(timesteps.splitlines())) == (200, 2)
         status, image, headers = get(server, "/recordings/1/frames/0")
         assert (status, image, headers["content-type"]) == (200, encode(frame(200)), "image/webp")
-        for path in (
-            "/recordings/2/timesteps",
-            "/recordings/1/frames/1",
-            "/recordings/1/frames/" + "1" * 5000,
-            "/recordings/-1/timesteps",
-            "/recordings/x/timesteps",
-            "/timesteps",
-        ):
-            assert get(server, path)[0] == 404
+        long = "1/frames/" + "1" * 5000
+        for path in ("2/timesteps", "1/frames/1", long, "-1/timesteps", "x/timesteps"):
+            assert get(server, f"/recordings/{path}")[0] == 404
 
 
 @contextlib.contextmanager

@@ -256,12 +256,6 @@ def test_mistyped_names_are_answered_with_a_suggestion(option: dict[str, Any]) -
         run(TWO, **option)
 
 
-def test_scores_over_tasks_are_called_normalized_only_if_they_are() -> None:
-    tasks = {**TWO, **{("b", algo): values for (_, algo), values in TWO.items()}}
-    assert "the interquartile mean of scores is" in run(tasks, normalize="none").sentences[-1]
-    assert "the interquartile mean of normalized scores is" in run(tasks, normalize="range").sentences[-1]
-
-
 def test_the_sentence_of_a_task_has_intervals_seeds_and_the_test() -> None:
     sentence = run(TWO, normalize="none").sentences[0]
     assert sentence.startswith(

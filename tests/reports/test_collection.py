@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import UserError
-from coterie.reports.collection import Collection, collect, read_run, series_of
+from coterie.reports.collection import collect, read_run, series_of
 from coterie.reports.fresh_evaluations import Protocol, read_fresh, store_fresh
 from coterie.reports.grouping import Selection, group, require_equal_episodes, select_metric
 from coterie.reports.records import FreshEvaluation, Policies
@@ -183,10 +183,6 @@ def test_other_json_is_refused_with_the_expected_format(tmp_path: Path, content:
     (tmp_path / "results.json").write_text(content)
     with pytest.raises(UserError, match=r"results\.json"):
         collect([tmp_path / "results.json"])
-
-
-def test_an_empty_collection_has_no_notes() -> None:
-    assert Collection(()).notes == ()
 
 
 def test_fresh_evaluations_of_checkpoints_that_were_replaced_do_not_count(tmp_path: Path) -> None:

@@ -96,11 +96,6 @@ def test_the_tables_of_a_page_have_the_digits_of_its_sentences(page: str) -> Non
     assert f"{finding[1]} <small>[{finding[2]}, {finding[3]}]</small>" in page
 
 
-def test_a_page_names_what_follows_the_sign_of_an_error(page: str) -> None:
-    assert "15 ± 0.5" in page
-    assert "± is the standard error over its episodes" in page
-
-
 def test_a_page_needs_nothing_from_a_network(page: str) -> None:
     reader = Reader(page)
     links = [link for name in ("src", "href", "action", "poster") for link in reader.attribute(name)]
@@ -148,24 +143,11 @@ def test_ticks_end_for_ranges_below_the_resolution_of_numbers() -> None:
 
 
 def test_a_page_lists_runs_settings_machines_code_and_commands(page: str) -> None:
-    for text in (
-        "vdn-matrix-penalty-2",
-        "Some CPU, 2 cores, 16 GiB",
-        "python 3.11, coterie 0.2.0",
-        "revision 0123456789ab with uncommitted changes",
-        "coterie train algo=ippo env=matrix/climbing seed=0\n",
-        "Different between algorithms",
-        "algo.lr",
-        "Full configuration",
-        "Started 2026-01-02.",
-    ):
+    machine = ("Some CPU, 2 cores, 16 GiB", "python 3.11, coterie 0.2.0", "revision 0123456789ab with uncommitted")
+    command = "coterie train algo=ippo env=matrix/climbing seed=0\n"
+    for text in ("vdn-matrix-penalty-2", *machine, command, "algo.lr", "Full configuration"):
         assert text in page, text
     assert "/somewhere" not in page
-
-
-def test_every_chart_has_its_values_as_a_table(page: str) -> None:
-    assert page.count("Values as a table") == 4
-    assert '<th scope="row">2,000</th><td>6 [5, 7]</td><td>16 [15, 17]</td>' in page
 
 
 def test_equal_runs_give_equal_pages(tmp_path: Path) -> None:
@@ -210,7 +192,3 @@ def test_unfinished_runs_are_listed_without_values(tmp_path: Path) -> None:
 def test_other_file_types_are_refused_before_anything_is_read(tmp_path: Path, out: str) -> None:
     with pytest.raises(UserError, match=r"ends in \.html"):
         written(tmp_path / out, tmp_path / "nothing")
-
-
-def test_a_folder_gets_a_file_with_the_default_name(tmp_path: Path) -> None:
-    assert write_report([write_run(tmp_path / "a")], ReportOptions(tmp_path)).path == (tmp_path / "report.html")

@@ -93,11 +93,6 @@ def test_a_run_with_all_steps_has_finished(folder: RunFolder):
     assert activity(folder, 300).state == "training"  # it draws its curves
 
 
-def test_a_new_folder_has_no_steps(tmp_path: Path):
-    found = activity(RunFolder(tmp_path), 10)
-    assert (found.state, found.steps, found.training, found.lesson) == ("stopped", 0, {}, None)
-
-
 def test_values_that_are_no_numbers_are_ignored(folder: RunFolder):
     with open(folder.metrics_path, "w") as file:
         file.write('{"steps": 1, "eval/return_mean": {"a": 1}, "rollout/return_mean": "x", "lesson/index": null}\n')

@@ -7,13 +7,12 @@ import json
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from coterie.runs import description
-from coterie.runs.description import PATCH_BYTES, describe, installed_versions, project_record
+from coterie.runs.description import PATCH_BYTES, describe, project_record
 from coterie.runs.folder import RunFolder
 
 NOW = datetime(2025, 3, 9, 14, 5, 7, tzinfo=UTC)
@@ -140,23 +139,9 @@ def test_programs_that_a_repository_configures_are_not_started(repository: Path,
     assert not started.exists()
 
 
-def test_a_repository_without_commits_has_no_patch(tmp_path: Path) -> None:
-    git(tmp_path, "init", "--quiet")
-    (tmp_path / "new.py").touch()
-    record = project_record([tmp_path])
-    assert record == {"folder": str(tmp_path), "revision": None, "untracked": ["new.py"], "untracked_more": 0}
-
-
 def test_without_a_repository_or_git_there_is_no_record(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert project_record([tmp_path]) is None
     monkeypatch.setattr(description, "_GIT", ("no-such-program",))
     assert project_record([repository]) is None
-
-
-def test_installed_versions_are_those_of_the_packages() -> None:
-    found = installed_versions()
-    assert list(found) == sorted(found)
-    for name in ("torch", "numpy", "pydantic-core", "coterie"):
-        assert found[name] == metadata.version(name)

@@ -127,52 +127,12 @@ def test_teams_are_named_and_the_latest_finite_value_is_kept(clock):
     assert last.endswith("evaluation red 1.00, blue -2.00 · policy loss red 0.500")
 
 
-def test_the_speed_is_that_of_recent_steps(clock):
-    stream = io.StringIO()
-    display = LineProgress(stream=stream, clock=clock)
-    steps = 0
-    for second in range(300):
-        clock.now += 1
-        steps += 10 if second < 150 else 1000
-        display.update(steps, 10**6, {})
-    assert " · 1,000 steps/s · " in stream.getvalue().splitlines()[-1]
-
-
-def test_speed_and_time_left_are_omitted_without_elapsed_time_and_a_total(clock):
-    stream = io.StringIO()
-    LineProgress(stream=stream, clock=clock).update(0, 0, {})
-    assert stream.getvalue() == "0 / 0 steps · 0%\n"
-
-
 # --------------------------------------------------------------------------------------------------------- live display
 
 
 def make_display(clock, width=100, **more):
     console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None, _environ={})
     return RichProgress("mappo on simple_tag · seed 3", console=console, clock=clock, **more), console
-
-
-def test_the_live_display_shows_bar_speed_returns_by_team_and_losses(clock):
-    display, console = make_display(clock, start=1000)
-    for i in range(1, 5):
-        clock.now += 1
-        row = {
-            "eval/adversary/return_mean": i * 10.0,
-            "rollout/adversary/return_mean": 5.0,
-            "eval/agent/return_mean": -i,
-        }
-        display.update(1000 + i * 100, 2000, {**row, "loss/value": 0.5})
-    display.close()
-    display.close()
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    last = text[text.rindex("mappo on simple_tag") :].splitlines()
-    assert last[0] == "mappo on simple_tag · seed 3 · resumed at 1,000 steps"
-    assert last[1].startswith("━━━━━━━━━")
-    assert last[1].endswith(" 1,400 / 2,000 steps · 70% · 100 steps/s · 6 s left")
-    assert last[2].split() == ["team", "return", "training", "evaluation", "highest"]
-    assert last[3].split() == ["adversary", "5.00", "40.00", "40.00", "▁▃▆█"]
-    assert last[4].split() == ["agent", "-", "-4.00", "-1.00", "█▆▃▁"]
-    assert last[5].startswith("value loss 0.500")
 
 
 def test_the_live_display_is_drawn_at_most_four_times_per_second(clock, monkeypatch):
@@ -184,36 +144,6 @@ def test_the_live_display_is_drawn_at_most_four_times_per_second(clock, monkeypa
         display.update(1, 10, {"rollout/return_mean": 1.0})
     assert 35 <= len(drawn) <= 42
     display.close()
-
-
-def test_printed_lines_appear_unchanged_above_the_live_display(clock):
-    display, console = make_display(clock)
-    display.update(1, 10, {})
-    display.print_line("[bold]the checkpoint[/bold] was corrupt")
-    display.close()
-    assert "[bold]the checkpoint[/bold] was corrupt\n" in console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_closing_before_any_update_and_after_an_error_stops_the_live_display(clock):
-    display, _ = make_display(clock)
-    display.close()
-    assert not display._live.is_started
-
-    def failing() -> None:
-        with second:
-            raise ValueError("boom")
-
-    second, _ = make_display(clock)
-    with pytest.raises(ValueError, match="boom"):
-        failing()
-    assert not second._live.is_started
-
-
-def test_the_live_display_works_in_a_narrow_terminal(clock):
-    display, console = make_display(clock, width=20)
-    display.update(10, 100, {"eval/adversary/return_mean": 1.0})
-    display.close()
-    assert "10 / 100" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 # ------------------------------------------------------------------------------------------------ choice of the display
@@ -250,27 +180,6 @@ def test_the_display_depends_on_mode_and_terminal(monkeypatch, mode, terminal, t
     assert ("noted" in stream.getvalue()) == (mode != "off")
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_output_after_the_live_display_starts_on_a_new_line(clock, terminal):
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=80, color_system=None, _environ={})
-    with RichProgress("mappo", console=console, clock=clock) as display:
-        display.update(10, 10, {"loss/policy": 0.5})
-    console.print("10 steps")
-    lines = [line.strip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    assert "policy loss 0.500" in lines
-    assert lines[-1].removeprefix("\x1b[?25h") == "10 steps"
-
-
-def test_updates_within_one_interval_write_nothing(clock):
-    display, console = make_display(clock)
-    display.update(0, 10**6, {"rollout/return_mean": 1.0})
-    before = len(console.file.getvalue())  # type: ignore[attr-defined]
-    for i in range(1000):
-        display.update(i, 10**6, {"rollout/return_mean": 1.0, "loss/policy": 1.0})
-    assert len(console.file.getvalue()) == before  # type: ignore[attr-defined]
-    display.close()
-
-
 def test_periodic_progress_prints_completed_episodes_at_intervals() -> None:
     now, messages = [0.0], []
     report = PeriodicProgress(messages.append, "random play", first_s=2.0, interval_s=10.0, clock=lambda: now[0])
@@ -278,17 +187,3 @@ def test_periodic_progress_prints_completed_episodes_at_intervals() -> None:
         now[0] = seconds
         report(done, 2000)
     assert messages == ["random play: 2 of 2,000 episodes", "random play: 1,500 of 2,000 episodes"]
-
-
-def test_periodic_progress_says_what_it_waits_for_while_no_further_unit_is_finished() -> None:
-    now, messages = [0.0], []
-    report = PeriodicProgress(messages.append, "evaluation", clock=lambda: now[0])
-    for seconds, done in ((2.0, 0), (12.0, 1), (22.0, 1), (32.0, 2)):
-        now[0] = seconds
-        report(done, 3, f"Waiting at {seconds:g} s")
-    assert messages == [
-        "evaluation: 0 of 3 episodes. Waiting at 2 s",
-        "evaluation: 1 of 3 episodes",
-        "evaluation: 1 of 3 episodes. Waiting at 22 s",
-        "evaluation: 2 of 3 episodes",
-    ]

@@ -45,44 +45,6 @@ plot         coterie plot {run}
     )
 
 
-def test_summary_of_a_stopped_run_with_two_teams():
-    data = rows(1, 2, 3)
-    for row, value in zip(data, (-1, -5, math.nan), strict=True):
-        row["eval/red/return_mean"] = row.pop("eval/return_mean")
-        row["eval/blue/return_mean"] = value
-    summary = summarize(RUN, data, 10_000, {"red": 0.5, "blue": -0.5}, {"red": 2.5})
-    assert (
-        summary.text(80)
-        == """\
-2,000 of 10,000 steps in 20 s (100 steps/s)
-
-team return       random  start    now  highest  published  at step
-red, evaluation    0.500   1.00   3.00     3.00       2.50    2,000
-blue, evaluation  -0.500  -1.00  -5.00    -5.00          -    1,000
-team return: sum over the agents of a team, group rewards counted once
-
-red: ends 125% of the way from the random policy (0.500) to the published score (2.50)
-blue: ends 4.50 below the random policy (-0.500)
-
-video        coterie play 'runs/my run' --video out.gif
-evaluate     coterie evaluate 'runs/my run'
-continue     coterie resume 'runs/my run'
-plot         coterie plot 'runs/my run'
-"""
-    )
-
-
-def test_training_returns_are_shown_without_evaluations_and_unknown_scores_are_omitted():
-    text = summarize(RUN, rows(1, 2, name="rollout/return_mean"), 1000).text()
-    assert text.startswith(
-        "1,000 steps in 10 s (100 steps/s)\n\n"
-        "team return  start   now  highest  at step\n"
-        "training      1.00  2.00     2.00    1,000  ▁█\n"
-        "team return: sum over the agents of a team, group rewards counted once\n"
-        "\nvideo "
-    )
-
-
 def test_nothing_is_called_best_and_the_untrained_policy_is_not_the_highest():
     """Commands use a best checkpoint only if one is marked, which the start of a run says."""
     summary = summarize(RUN, rows(5, 3), 1000)
@@ -158,12 +120,6 @@ def test_teams_that_play_against_each_other_need_no_diagnosis():
 def test_lessons_change_the_task_so_that_returns_are_not_compared():
     lessons = [row | {"lesson/index": 1.0 + (k > 2)} for k, row in enumerate(evaluated(9, 9, 9, 1, 1, 1))]
     assert summarize(RUN, lessons, 5000, {"agent": 5.0}).comparisons == ()
-
-
-def test_the_best_return_is_the_first_maximum():
-    team = summarize(RUN, rows(1, 3, 3, 2), 3000).teams[0]
-    assert (team.start, team.now, team.best, team.best_steps) == (1, 2, 3, 1000)
-    assert team.history == (1, 3, 3, 2)
 
 
 def test_a_team_without_a_reference_score_does_not_get_that_of_another_team():

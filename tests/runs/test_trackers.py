@@ -182,12 +182,6 @@ def test_mlflow_batches_contain_at_most_1000_metrics(tmp_path, mlflow):
     assert [len(call[2]) for call in mlflow.calls if call[0] == "log_batch"] == [1000, 1000, 500]
 
 
-def test_mlflow_uses_the_tracking_uri_of_the_environment_variable(tmp_path, mlflow, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:2")
-    MlflowLogger(tmp_path, LABELS, {})
-    assert mlflow.calls[0] == ("client", None)
-
-
 def test_runs_share_one_mlflow_store(tmp_path, mlflow, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
