@@ -160,9 +160,3 @@ def test_a_metric_that_is_never_logged_leaves_no_run(
     assert f"eval.best={setting}" in (error := capsys.readouterr().err)
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
-
-
-def test_a_choice_without_evaluations_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", *RPS[:-1], "eval.every=0", "eval.best=row/return_mean", f"out={tmp_path / 'run'}"]
-    assert main([*words, "progress=off"]) == 2
-    assert "there are no evaluations to choose by (eval.every=0)" in capsys.readouterr().err

@@ -53,11 +53,6 @@ def lines_of(words: list[str], file: Path | None = None) -> list[str]:
             "remove it.",
         ),
         (
-            ["log.project=x"],
-            "log.project: no effect with log.wandb=false and log.mlflow=false. Set log.wandb=true or log.mlflow=true, "
-            "or remove it.",
-        ),
-        (
             ["algo=qmix", "algo.target_update_interval=200", "algo.tau=0.1"],
             "algo.tau: no effect with algo.target_update_interval=200. Remove one of the two.",
         ),
@@ -76,13 +71,7 @@ def lines_of(words: list[str], file: Path | None = None) -> list[str]:
             "algo.clip_eps: no effect with algo.epochs=1 and algo.num_minibatches=1. Set algo.epochs or "
             "algo.num_minibatches, or remove it.",
         ),
-        (
-            ["eval.best=coverage", "eval.every=0"],
-            "eval.best: no effect with eval.every=0 and selfplay.opponents=off. Set eval.every or "
-            "selfplay.opponents=latest, uniform, recency or pfsp, or remove it.",
-        ),
         ([*DEMOS, "imitation.margin=1"], "imitation.margin: no effect without Q-learning. Remove it."),
-        ([*DEMOS, "imitation.fit_std=true"], "imitation.fit_std: no effect without Gaussian actions. Remove it."),
         (
             [*DEMOS, *CONTINUOUS, "algo=maddpg", "imitation.fit_std=true"],
             "imitation.fit_std: no effect without Gaussian actions. Remove it.",

@@ -30,7 +30,6 @@ behaviors:
     ("words", "expected"),
     [
         ("--config=qmix --env-config=sc2 with env_args.map_name=3m", ["algo=qmix", "env=smac/3m"]),
-        ("--config qmix --env-config sc2 with env_args.map_name=3m", ["algo=qmix", "env=smac/3m"]),
         ("--config=coma with env_args.map_name=8m t_max=1000", ["algo=coma", "env=smac/8m", "steps=1000"]),
         (
             "--config=qmix --env-config=sc2 with env_args.map_name=3m buffer_size=5000 lr=0.001 use_cuda=False",

@@ -10,7 +10,6 @@ import pytest
 from coterie.__main__ import main
 from coterie.envs import registry
 from places import ROOT
-from tinyruns import shorten_checks
 
 NAME = "particle/simple_tag"
 SMALL = ("algo=random", "device=cpu", "threads=1", "progress=off")
@@ -21,7 +20,6 @@ SMALL = ("algo=random", "device=cpu", "threads=1", "progress=off")
     [
         ["train", "--cfg", "job", *SMALL],
         ["list", "keys", *SMALL],
-        ["check-env"],
         ["evaluate", *SMALL, "--episodes", "2"],
         ["record", *SMALL, "--episodes", "2", "--out", "demos.safetensors"],
         ["play", *SMALL, "--record", "game.zip", "--size", "64"],
@@ -33,7 +31,6 @@ def test_both_forms_have_the_same_output(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shorten_checks(monkeypatch)
     shown = []
     settings = ["env.episode_limit=3", "env.obstacles=1"]
     for name in (["--env", NAME], [f"env={NAME}"]):
@@ -62,6 +59,9 @@ def test_play_prints_the_return_of_each_team(
 def test_an_environment_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "env.size=3"]) == 2
     assert "env.size=3: no environment given. Add env=NAME or --env NAME." in capsys.readouterr().err
+    for name in ([NAME], ["--env", NAME], [f"env={NAME}"]):
+        assert main(["check-env", *name, "env.obstacle=1"]) == 2
+        assert "env.obstacle: no such setting. Did you mean 'env.obstacles'" in capsys.readouterr().err
     assert main(["check-env", NAME, "algo=ippo"]) == 2
     assert "algo=ippo: not a setting of the environment" in capsys.readouterr().err
 

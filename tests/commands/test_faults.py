@@ -20,6 +20,7 @@ from coterie.core.errors import NonFiniteError, UserError
 from coterie.core.process import interruptible
 from coterie.core.types import Rollout
 from coterie.runs.checkpoints import Checkpoints
+from coterie.runs.folder import RunFolder
 from tinyruns import GRU, Process, all_finite, assert_same, checkpoint_state, log_entries, tiny, tiny_run, train
 
 
@@ -118,19 +119,14 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(stopped: Path, tmp
 # ------------------------------------------------------------------------------------------- folders and disks
 
 
-@pytest.mark.slow
-def test_a_run_in_use_and_an_existing_run_are_refused(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    process = Process(tmp_path, "train", *tiny("steps=1000000"), f"out={out}")
-    process.wait_for((out / "checkpoints" / "last").exists)
+def test_a_run_in_use_and_an_existing_run_are_refused(stopped: Path) -> None:
+    folder = RunFolder.open(stopped)
+    folder.lock()
     with pytest.raises(UserError, match=r"in use by process \d+ on .*\. Wait for it to finish"):
-        training.resume(out, [])
-    process.signal(signal.SIGKILL)
-    assert process.end()[0] == -signal.SIGKILL
-    with pytest.raises(
-        UserError, match=r"already contains a run\. Choose another folder, or continue the run with `coterie resume"
-    ):
-        train(out)
+        training.resume(stopped, [])
+    folder.close()
+    with pytest.raises(UserError, match=r"already contains a run\. Choose another folder, or continue the run with"):
+        train(stopped)
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ CASES = {
 
 
 def settings(case: str, world: str = "make") -> list[str]:
-    return [f"env={__name__}:{world}", "num_envs=2", "steps=48", "eval.every=24", *CASES[case]]
+    return [f"env={__name__}:{world}", "num_envs=2", "steps=24", "eval.every=24", *CASES[case]]
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_a_run_trains_is_evaluated_and_resumes(case: str, tmp_path: Path):
     run = tmp_path / "run"
     tiny_run(run, *settings(case))
     assert main(["evaluate", str(run), "--episodes", "2"]) == 0
-    assert main(["resume", str(run), "steps=96"]) == 0
+    assert main(["resume", str(run), "steps=48"]) == 0
     player = coterie.load(run).player()
     assert {agent for role in player._owner.values() for agent in role.agents} == set(NAMES)
     returns = {name for name in log_entries(run)[-1] if name.startswith("eval/") and name.endswith("return_mean")}

@@ -143,7 +143,7 @@ def test_a_best_response_exploits_a_predictable_policy(runs: Path):
     """
     given = ["algo.lr=5e-3", "num_envs=64", "algo.rollout_length=20", "algo.entropy_coef=0", "algo.epochs=4"]
     given += ["selfplay.opponents=latest", "selfplay.snapshot_interval=10k", "selfplay.rating_episodes=8", "seed=1"]
-    train(runs / "certain", *RPS, *given, "steps=40k", "eval.num_envs=64", "eval.every=0")
+    train(runs / "certain", *RPS, *given, "steps=20k", "eval.num_envs=64", "eval.every=0")
     found = exploit(runs / "certain", ["eval.every=2k", "eval.episodes=64"], steps=10_000, episodes=200)
     assert (found.team, found.response) == ("column", "row")
     assert found.gap > 0.2

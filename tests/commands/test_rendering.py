@@ -16,22 +16,13 @@ import coterie
 from coterie.cli.app import run
 from coterie.commands.rendering import show
 from coterie.core.errors import UserError
+from tinyruns import train
 
 
 @pytest.fixture(scope="module")
 def tag(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings: dict[str, Any] = {"env": "particle/simple_tag", "env.episode_limit": 7, "teams.agent.algo": "random"}
-    quick = {
-        "num_envs": 2,
-        "rollout_length": 8,
-        "steps": 14,
-        "threads": 1,
-        "progress": "off",
-        "device": "cpu",
-        "eval.episodes": 2,
-    }
-    out = tmp_path_factory.mktemp("run") / "tag"
-    return coterie.train(algo="mappo", out=out, **settings, **quick, **{"log.tensorboard": False}).run
+    words = ("algo=mappo", "env=particle/simple_tag", "env.episode_limit=7", "teams.agent.algo=random", "steps=40")
+    return train(tmp_path_factory.mktemp("run") / "tag", *words).run
 
 
 def read(video: Path, size: int) -> np.ndarray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -15,22 +14,13 @@ import coterie
 from coterie.assembly.resolve import resolve
 from coterie.commands.training_videos import wants_videos
 from coterie.runs import loggers
+from gymnasium_worlds import SampledEnv
 from tinyruns import train
 
 
-class Blind(gymnasium.Env):
-    """An environment without pictures."""
-
-    observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        super().reset(seed=seed)
-        self.time = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any):
-        self.time += 1
-        return np.zeros(1, np.float32), 1.0, self.time == 5, False, {}
+def blind() -> SampledEnv:
+    """Returns an environment without pictures."""
+    return SampledEnv(spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2), ends=5)
 
 
 @pytest.mark.slow
@@ -52,7 +42,7 @@ def test_an_environment_without_pictures_trains_on(tmp_path: Path, capsys: pytes
     settings: dict[str, Any] = {"num_envs": 2, "rollout_length": 8, "steps": 64, "threads": 1, "progress": "off"}
     settings |= {"device": "cpu", "eval": {"episodes": 2, "num_envs": 2, "every": 16}, "out": tmp_path / "run"}
     log: Any = {"tensorboard": False, "video_every": 1}
-    assert coterie.train("ppo", Blind, log=log, **settings).summary.steps >= 64
+    assert coterie.train("ppo", blind, log=log, **settings).summary.steps >= 64
     assert not (tmp_path / "run" / "videos").exists()
     assert capsys.readouterr().err.count("no videos of this run: ") == 1
 

@@ -12,11 +12,7 @@ from coterie.reports.published import Level, load, names
 from places import ROOT
 
 TABLES = [load(name) for name in names()]
-ROWS = [
-    (table, row, table.algorithms[k % len(table.algorithms)])
-    for table in TABLES
-    for k, row in enumerate(table.rows.values())
-]
+ROWS = [(t, row, t.algorithms[k % len(t.algorithms)]) for t in TABLES for k, row in enumerate(t.rows.values())]
 """Each row, and each algorithm with some rows."""
 
 

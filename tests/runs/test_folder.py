@@ -298,19 +298,6 @@ def test_a_run_can_be_created_on_a_file_system_without_locks(monkeypatch):
 # --------------------------------------------------------------------------------------------------- files and manifest
 
 
-def test_text_files_are_replaced_atomically(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    write_text(path, "old")
-    write_text(path, "ü new\n")
-    assert path.read_bytes() == "ü new\n".encode()
-    monkeypatch.setattr(folder.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(UserError) as caught:
-        write_text(path, "newer")
-    assert str(caught.value).startswith(f"cannot write the file {path}: No space left on device. Free some space")
-    assert path.read_text() == "ü new\n"
-    assert os.listdir(tmp_path) == ["file"]
-
-
 def test_written_files_are_flushed_to_the_disk(tmp_path, monkeypatch):
     flushed = []
     monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_size))

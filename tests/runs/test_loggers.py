@@ -82,7 +82,7 @@ def test_resuming_removes_entries_written_after_the_checkpoint(tmp_path):
     assert read(tmp_path / "m") == [{"steps": 1}, {"steps": 2, "again": 1}]
 
 
-@pytest.mark.parametrize("incomplete", [b"{", b'{"steps": 2', b'{"steps": 2}', b"\x00" * 100_000, b"x" * 200_000])
+@pytest.mark.parametrize("incomplete", [b"{", b'{"steps": 2}', b"x" * 200_000])
 def test_an_incomplete_last_line_is_removed_before_appending(tmp_path, incomplete):
     (tmp_path / "m").write_bytes(b'{"steps": 1}\n' + incomplete)
     logger = JsonlLogger(tmp_path / "m")
@@ -97,13 +97,6 @@ def test_truncating_keeps_complete_lines_and_never_extends_the_file(tmp_path, po
     logger = JsonlLogger(tmp_path / "m")
     logger.truncate(position)
     assert logger.position() == size
-    logger.close()
-
-
-def test_a_file_without_a_line_break_becomes_empty(tmp_path):
-    (tmp_path / "m").write_bytes(b"x" * 100_000)
-    logger = JsonlLogger(tmp_path / "m")
-    assert logger.position() == 0
     logger.close()
 
 
@@ -177,11 +170,6 @@ def test_mutated_metrics_are_read_and_summarized_or_refused_in_one_line(content,
         assert_one_line(str(error))
     else:
         assert all(line.isprintable() for line in summarize(tmp_path, rows, 100).text().splitlines())
-
-
-def test_reading_a_folder_is_a_one_line_error(tmp_path):
-    with pytest.raises(UserError, match="cannot be read \\(Is a directory\\)"):
-        read(tmp_path)
 
 
 # --------------------------------------------------------------------------------------------------------- TensorBoard

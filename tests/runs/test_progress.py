@@ -127,6 +127,17 @@ def test_teams_are_named_and_the_latest_finite_value_is_kept(clock):
     assert last.endswith("evaluation red 1.00, blue -2.00 · policy loss red 0.500")
 
 
+def test_the_speed_is_that_of_recent_steps(clock):
+    stream = io.StringIO()
+    display = LineProgress(stream=stream, clock=clock)
+    steps = 0
+    for second in range(300):
+        clock.now += 1
+        steps += 10 if second < 150 else 1000
+        display.update(steps, 10**6, {})
+    assert " · 1,000 steps/s · " in stream.getvalue().splitlines()[-1]
+
+
 # --------------------------------------------------------------------------------------------------------- live display
 
 
