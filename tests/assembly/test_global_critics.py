@@ -19,7 +19,7 @@ OF_MADDPG = ("algo=maddpg", GLOBAL, *BUFFER)
 CASES = {
     "mappo, recurrent, normalized observations": (TAG, "algo=mappo", GLOBAL, *GRU, "algo.normalize_obs=true"),
     "alternating self-play of maddpg": (
-        *(TAG, *OF_MADDPG, *GRU, "algo.normalize_obs=true", "selfplay.snapshot_interval=100"),
+        *(TAG, *OF_MADDPG, "algo.normalize_obs=true", "selfplay.snapshot_interval=100"),
         *("selfplay.rating_episodes=4", "alternate.every=150"),
     ),
 }
