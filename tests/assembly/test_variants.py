@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -147,16 +146,6 @@ def test_mistakes_are_one_line(words: str, message: str, capsys: pytest.CaptureF
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert message in error
-
-
-def test_own_classes_are_listed(capsys: pytest.CaptureFixture[str]):
-    assert main(["list", "algos", "variantlab:Mine", "--json"]) == 0
-    row = json.loads(capsys.readouterr().out)
-    assert (row["name"], row["base"], row["reward_streams"]) == ("variantlab:Mine", "mappo", True)
-    assert main(["list", "algos", "variantlab:Grandchild"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split() == ["base", "mappo"]
-    assert main(["list", "algos", "variantlab:Gone"]) == 2
-    assert "module 'variantlab' has no 'Gone'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

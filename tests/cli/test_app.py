@@ -15,7 +15,6 @@ import pytest
 from coterie.__main__ import main
 from coterie.commands import train as training
 from coterie.core.errors import NonFiniteError, UserError
-from coterie.envs.make import spec_of
 from coterie.sweeps.sweep import plan
 
 SMALL = ["algo=random", "threads=1", "steps=64", "num_envs=4", "eval.episodes=4", "eval.num_envs=4"]
@@ -199,25 +198,6 @@ def test_a_closed_output_pipe_is_not_an_error():
 # ---------------------------------------------------------------------------------------------------------- commands
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["algos", "parameters", "networks", "algos mappo", "keys eval"])
-def test_lists_fit_80_columns_and_break_no_name(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["list", *command.split(), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert main(["list", *command.split()]) == 0
-    output = capsys.readouterr().out
-    assert max(map(len, output.splitlines())) <= 80
-    words = set(output.split())
-    for row in rows if isinstance(rows, list) else [rows]:
-        assert next(str(row[key]) for key in ("name", "key", "parameter") if key in row) in words
-    if command == "algos":
-        for row in rows:
-            assert sum(line.split()[:1] == [row["name"]] for line in output.splitlines()) == 1
-
-
 def test_keys_are_filtered_by_text_in_the_key_or_in_the_meaning(capsys: pytest.CaptureFixture[str]):
     def keys(*words: str) -> list[str]:
         assert main(["list", "keys", *words, "--json"]) == 0
@@ -230,25 +210,6 @@ def test_keys_are_filtered_by_text_in_the_key_or_in_the_meaning(capsys: pytest.C
     assert keys("Discount factor per step", "algo=ippo") == ["algo.gamma", "rewards.extrinsic.gamma"]
     assert main(["list", "keys", "gama"]) == 2
     assert "gama: no setting contains this text. Did you mean 'gamma' or 'algo.gamma'" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_list_of_environments_begins_with_batched_worlds_and_marks_what_is_not_installed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    def missing(name: str) -> Any:
-        if name.startswith("rware/"):
-            raise UserError(f"environment '{name}' needs rware. Install it with: pip install 'coterie[rware]'")
-        return spec_of(name)
-
-    monkeypatch.setattr("coterie.envs.make.spec_of", missing)
-    assert main(["list", "envs", "2ag"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].strip() == "Built-in batched worlds"
-    names = [line.split()[0] for line in lines if "/" in line]
-    assert names.index("warehouse/tiny-2ag") < names.index("rware/rware-tiny-2ag-v2")
-    assert any("rware/rware-tiny-2ag-v2" in line and "not installed" in line for line in lines)
-    assert "pip install 'coterie[rware]'" in " ".join(" ".join(lines).split())
 
 
 def test_environments_are_filtered_by_name(capsys: pytest.CaptureFixture[str]):

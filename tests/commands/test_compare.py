@@ -50,18 +50,6 @@ def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def test_the_table_has_intervals_and_the_probability_of_improvement(
-    folder: Path, capsys: pytest.CaptureFixture
-) -> None:
-    assert compare(folder) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("On particle/simple_spread, mappo has a team return of 11.0 (95% CI 10.0 to 12.0)")
-    assert "Over 2 tasks, the interquartile mean of normalized scores is mappo" in text
-    for words in ("IQM", "optimality gap", "P(improvement)", "p Holm", "over 2 tasks", "peak IQM", "reached"):
-        assert words in text
-    assert "Note: 3 seeds" in text
-
-
 @pytest.mark.parametrize("option", ["--latex", "--csv", "--json"])
 def test_documents_go_to_a_file_or_alone_to_stdout(folder: Path, option: str, capsys: pytest.CaptureFixture) -> None:
     file, folder = folder.parent / "new" / "document", folder / "particle" / "simple_tag"

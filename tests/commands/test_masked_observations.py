@@ -37,19 +37,6 @@ def test_a_player_takes_observations_with_masks(tmp_path: Path) -> None:
     assert loaded.player(seed=0).act(some)[agents[0]] == choices - 1
 
 
-def test_masks_are_split_from_observations() -> None:
-    obs, mask = np.zeros(2), np.ones(3, bool)
-    assert split_masks(obs, None) == (obs, None) or split_masks(obs, None)[0] is obs
-    arrays, masks = split_masks({"a": {"observation": obs, "action_mask": mask}, "b": obs}, None)
-    assert arrays["a"] is obs  # type: ignore[index, call-overload]
-    assert arrays["b"] is obs  # type: ignore[index, call-overload]
-    assert masks == {"a": mask} or masks["a"] is mask  # type: ignore[index]
-    alone, own = split_masks({"observation": obs, "action_mask": mask}, None)
-    assert alone is obs
-    assert own is mask
-    assert split_masks({"a": {"observation": obs}}, None)[1] is None
-
-
 @pytest.mark.parametrize(
     ("obs", "mask", "message"),
     [

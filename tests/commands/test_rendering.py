@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import imageio.v3 as iio
 import imageio_ffmpeg
@@ -82,47 +83,15 @@ def test_without_a_display_the_error_suggests_a_video(tag: Path, monkeypatch: py
         run(["play", str(tag)])
 
 
-class Toolkit:
-    """A replacement for tkinter that records what is shown."""
-
-    def __init__(self) -> None:
-        self.shown: list[tuple[int, int]] = []
-        self.pending: list[Any] = []
-        self.pauses: list[int] = []
-        self.window_title = ""
-
-    def Tk(self) -> Toolkit:
-        return self
-
-    def title(self, text: str) -> None:
-        self.window_title = text
-
-    def resizable(self, *_: bool) -> None: ...
-
-    def bind(self, *_: Any) -> None: ...
-
-    def Label(self, *_: Any, **__: Any) -> Toolkit:
-        return self
-
-    def pack(self) -> None: ...
-
-    def configure(self, image: Any) -> None:
-        self.shown.append(image.size)
-
-    def after(self, pause: int, call: Any) -> None:
-        self.pauses.append(pause)
-        self.pending.append(call)
-
-    def mainloop(self) -> None:
-        while self.pending:
-            self.pending.pop(0)()
-
-
 def test_the_window_shows_every_frame_at_the_frame_rate(monkeypatch: pytest.MonkeyPatch):
-    toolkit = Toolkit()
+    toolkit, calls, pauses, shown = MagicMock(), [], [], []
+    window = toolkit.Tk.return_value
+    window.after.side_effect = lambda pause, call: (pauses.append(pause), calls.append(call))
+    window.mainloop.side_effect = lambda: [call() for call in calls]  # calls add others
+    toolkit.Label.return_value.configure.side_effect = lambda image: shown.append(image.size)
     monkeypatch.setitem(sys.modules, "tkinter", toolkit)
     monkeypatch.setattr("PIL.ImageTk.PhotoImage", lambda image, master: image)
     show((np.full((4, 6, 3), i, np.uint8) for i in range(5)), "an episode", fps=20)
-    assert toolkit.shown == [(6, 4)] * 5
-    assert toolkit.window_title == "an episode"
-    assert max(toolkit.pauses) <= 50
+    assert shown == [(6, 4)] * 5
+    window.title.assert_called_once_with("an episode")
+    assert max(pauses) <= 50

@@ -120,7 +120,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "words",
     [
         "algo=mappo network=tarmac env=particle/simple_spread algo.rnn=gru algo.rnn_size=8",
-        "algo=masac network=attention env=particle/collect_treasure " + " ".join(REPLAY),
+        "algo=qmix network=graph env=skirmish/3m algo.rnn=gru algo.rnn_size=8 " + " ".join(REPLAY),
     ],
 )
 def test_runs_resume_bit_for_bit(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,11 +130,15 @@ def test_runs_resume_bit_for_bit(words: str, tmp_path: Path, monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    [("algo=poca", "network=commnet"), ("algo=coma", "network=ic3net"), ("algo=qmix", "network=graph", *REPLAY)],
+    [
+        ("algo=poca", "network=commnet", "env=skirmish/3m"),
+        ("algo=coma", "network=ic3net", "env=skirmish/3m"),
+        ("algo=masac", "network=attention", "env=particle/simple_spread", *REPLAY),
+    ],
     ids=lambda settings: settings[0],
 )
 def test_other_families_train_with_the_other_networks(settings: tuple[str, ...], tmp_path: Path) -> None:
-    assert train(tmp_path / "run", "env=skirmish/3m", *settings, "steps=40").summary.steps >= 40
+    assert train(tmp_path / "run", *settings, "steps=40").summary.steps >= 40
 
 
 @pytest.mark.slow

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -199,17 +197,6 @@ def test_the_default_threshold_is_above_the_random_policy_if_an_algorithm_is() -
     assert no_better.threshold == -5
 
 
-def test_runs_of_different_lengths_are_named_with_their_steps() -> None:
-    long = trials({("a", "mappo"): MAPPO})
-    long = [replace(t, series=replace(t.series, steps=t.series.steps * 3)) for t in long]
-    comparison = compare([*long, *trials({("a", "ippo"): IPPO})], Selection())
-    assert "after 600 steps" in comparison.sentences[0]
-    assert re.search(r"ippo 8\.7 \(95% CI .*\), after 200 steps, 5 seeds", comparison.sentences[0])
-    assert tables_of(comparison)[0].title.endswith("200 to 600 steps")
-    assert any("different numbers of steps: a (200 to 600)" in note for note in comparison.notes)
-    assert not any("numbers of steps" in note for note in run(TWO).notes)
-
-
 def test_fresh_evaluations_are_the_default_score_if_all_runs_have_one() -> None:
     fresh = {"fresh": np.array([1.0, 3.0]), "absolute": np.array([4.0, 6.0])}
     comparison = run(TWO, fresh)
@@ -264,27 +251,6 @@ def test_the_sentence_of_a_task_has_intervals_seeds_and_the_test() -> None:
     assert "5 seeds), ippo 8.7 (95% CI" in sentence
     assert "the probability of improvement is 0.90 (95% CI" in sentence
     assert "in Welch's t-test." in sentence
-
-
-@pytest.mark.parametrize(
-    ("seeds", "caveat"),
-    [
-        (1, "; one seed does not show how much results differ between seeds."),
-        (3, "; with only 3 seeds, such intervals cover clearly less than 95%."),
-        (5, ""),
-    ],
-)
-def test_the_caveat_about_few_seeds_is_in_the_sentences(seeds: int, caveat: str) -> None:
-    values = {
-        (task, algo): [float(k + i) for k in range(n)]
-        for task in "ab"
-        for i, (algo, n) in enumerate((("mappo", 6), ("ippo", seeds)))
-    }
-    sentences = run(values, normalize="none").sentences
-    assert len(sentences) == 3
-    for sentence in sentences:
-        assert sentence.endswith(caveat or ".")
-        assert bool(caveat) == ("with only" in sentence or "one seed" in sentence)
 
 
 def test_small_values_keep_their_digits() -> None:

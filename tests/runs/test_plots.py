@@ -14,7 +14,7 @@ from PIL import Image
 
 from coterie.core.errors import UserError
 from coterie.runs.curves import Run, group_runs
-from coterie.runs.plots import PlotOptions, draw, line_styles, mean_and_band, plot, sparkline
+from coterie.runs.plots import PlotOptions, draw, mean_and_band, plot, sparkline
 
 
 def make(path: Path, seed: int = 0, algo: str = "mappo", env: str = "particle/simple_spread", **more) -> Path:
@@ -210,28 +210,6 @@ def test_training_and_evaluation_returns_are_not_mixed(tmp_path):
     figure = draw(load(trained, both))
     assert figure.axes[0].get_ylabel() == "team return in training"
     assert draw(load(both)).axes[0].get_ylabel() == "team return in evaluation"
-
-
-def test_an_algorithm_has_one_color_in_all_panels(tmp_path):
-    """Its groups in one environment differ in the line style."""
-    runs = [
-        make(tmp_path / "a", algo="mappo"),
-        make(tmp_path / "b", algo="ippo"),
-        make(tmp_path / "c", algo="ippo", env="particle/simple_tag"),
-        make(tmp_path / "d", algo="mappo", env="particle/simple_tag"),
-        make(tmp_path / "e", algo="mappo", env="particle/simple_tag", config={"algo": {"name": "mappo", "lr": 0.5}}),
-    ]
-    groups = group_runs(load(*runs))
-    styles = line_styles(groups)
-    by_algo: dict[str, set[str]] = {}
-    for name, members in groups.items():
-        for run in members:
-            by_algo.setdefault(run.algo, set()).add(styles[name].color)
-    assert by_algo == {"mappo": {"#0072B2"}, "ippo": {"#D55E00"}}
-    figure = draw(load(*runs))
-    shown = [(line.get_color(), line.get_linestyle()) for line in figure.axes[2].get_lines()]
-    assert len(set(shown)) == len(shown) == 3
-    assert [color for color, _ in shown].count("#0072B2") == 2
 
 
 def test_random_policies_of_several_runs_are_one_line(tmp_path):

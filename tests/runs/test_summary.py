@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
-
-from rich.console import Console
 
 from coterie.assembly.resolve import resolve
 from coterie.runs.summary import no_gradient_step_warnings, summarize
@@ -170,13 +167,3 @@ def test_no_warning_for_learners_that_learned_may_still_learn_or_have_no_replay_
     assert warnings_of(config, "red", [], 1000) == ()  # it was stopped
     assert warnings_of(config, "red", [{"replay/updates": 0.0}], 3000)
     assert warnings_of(resolve(["algo=ippo"]).config, "red", [], 10**6) == ()
-
-
-def test_a_terminal_shows_colors_and_unbroken_paths():
-    summary = summarize(Path("runs") / ("long" * 40), rows(1, 2), 1000, {"": 0.0})
-    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system="standard", _environ={})
-    summary.print(console)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "\x1b[" in text
-    assert f"coterie resume runs/{'long' * 40} steps=2000" in text
-    assert f"coterie resume runs/{'long' * 40} steps=2000\n" in summary.text(80)
