@@ -154,27 +154,12 @@ def test_gradients_of_a_centralized_critic_are_those_of_each_agents_own_action(k
     assert not found.requires_grad
 
 
-@pytest.mark.parametrize("others", ["replay", "current"])
-def test_the_gradient_of_a_team_of_one_is_that_of_its_only_q(others: Any):
-    """With one output for all agents, of which there is one."""
-    team = replace(TEAM, roles=TEAM.roles[1:], stop=1)
-    inputs = CentralInputs(True)
-    critic = CentralizedActionCritic(team, 1, SMALL, draw(), inputs=inputs, per_agent_network=False, shared_output=True)
-    features, _ = critic.encode({"scout": numbers(3, 2, 1, 3)}, None, None, {})
-    now, valid = numbers(3, 2, 4), torch.tensor([[1, 0], [1, 1], [0, 1]]).bool().unsqueeze(-1)
-    leaf = now.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(critic.q_values(features.detach(), leaf)[valid].sum(), leaf)
-    gradient = select_action_gradient(True, others)
-    found, _ = gradient(critic, features, now.clone(), torch.zeros_like(now), valid, joint=JointAction(team, CPU))
-    torch.testing.assert_close(found, expected)
-
-
 # --------------------------------------------------------------------------------------------- decentralized critics
 
 
-@pytest.mark.parametrize("share", ["role", "none", "all"])
-@pytest.mark.parametrize("agent_id", [False, True])
-@pytest.mark.parametrize("state_size", [0, 2])
+@pytest.mark.parametrize(
+    ("share", "agent_id", "state_size"), [("role", True, 0), ("none", False, 2), ("none", True, 0), ("all", True, 2)]
+)
 def test_an_agents_value_depends_on_its_own_observation_and_action(share: Any, agent_id: bool, state_size: int):
     """A state follows the observation. With ids, one-hot within the block, the values of shared networks differ between
     equal agents.

@@ -92,17 +92,6 @@ def test_values_depend_on_the_configured_inputs(joint, state, last):
     assert (q(obs, state_input, before + 1) != base).any() == last
 
 
-@pytest.mark.parametrize("last", [False, True])
-def test_without_central_inputs_values_depend_on_own_observations_and_the_others_actions(last):
-    spec = team()
-    net, obs = critic(spec, joint=False, last=last), team_observations(spec)
-    action, before = torch.randn(4, 14), torch.randn(4, 14)
-    found = net(obs, None, action, before if last else None)
-    others, central = net.joint.others(action)[:, 2:], before.unsqueeze(1)[..., : 14 * last]
-    x = torch.cat([obs["scout"], central, others, torch.ones(4, 1, 1)], -1)
-    torch.testing.assert_close(found[:, 2:, :4], net.networks["scout"](x, None, {})[0])
-
-
 @pytest.mark.parametrize("share", ["role", "all", "none"])
 @pytest.mark.parametrize("agent_id", [True, False])
 def test_agents_with_equal_observations_differ_by_id_or_parameters(share, agent_id):
@@ -111,16 +100,6 @@ def test_agents_with_equal_observations_differ_by_id_or_parameters(share, agent_
     obs = {"guard": torch.ones(1, 2, 5), "scout": torch.ones(1, 1, 5)}
     q = net(obs, None, torch.zeros(1, 15), None)
     assert (q[:, 0] != q[:, 1]).any() == (agent_id or share == "none")
-
-
-def test_sequences_match_single_timesteps():
-    spec = team()
-    net, obs = critic(spec, last=True), team_observations(spec, 6)
-    joint, last = torch.rand(6, 14), torch.rand(6, 14)
-    timesteps = net(obs, None, joint, last)
-    folded = {name: x.unflatten(0, (2, 3)) for name, x in obs.items()}
-    sequences = net(folded, None, joint.unflatten(0, (2, 3)), last.unflatten(0, (2, 3)))
-    torch.testing.assert_close(sequences.flatten(0, 1), timesteps)
 
 
 HYBRID = make_team("hybrid")  # two guards that observe 5 numbers, a scout that observes 3; four choices and two numbers

@@ -16,7 +16,6 @@ from coterie.nets.encoders import (
     concatenate_observations,
     observation_layout,
 )
-from coterie.nets.layers import VectorEncoder
 from policy_cases import draw
 
 VECTOR, IMAGE = spaces.Box(-9, 9, (4,)), spaces.Box(0, 255, (8, 9, 3), dtype="uint8")
@@ -90,15 +89,6 @@ def test_sensors_of_a_dictionary_are_concatenated_in_its_order():
     assert encoder.features == found.shape[-1] == 32 * 2 * 3 + 4
     assert found[..., -4:].equal(obs["speed"])
     assert found[..., :-4].equal(encoder.sensors["camera"](obs["camera"]))
-
-
-def test_the_encoder_depends_on_the_space():
-    vector = build_encoder(VECTOR, 2, draw())
-    assert isinstance(vector, VectorEncoder)
-    assert vector.features == 4
-    image = build_encoder(IMAGE, 2, draw())
-    assert isinstance(image, ImageEncoder)
-    assert image.sets == 2
 
 
 def test_layouts_of_spaces():

@@ -83,21 +83,6 @@ def test_without_entities_the_output_is_zero_without_gradient():
     assert torch.equal(x.grad, torch.zeros_like(x))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("present", [None, [[True, True, False, True], [True] * 4]])
-def test_attention_gradients_match_finite_differences(present):
-    net = attention().double()
-    x = torch.randn(2, 4, SIZE, generator=draw(1), dtype=torch.float64, requires_grad=True)
-    present = None if present is None else torch.tensor(present)
-    contexts = torch.tensor([[0, 1], [2, 1], [3, 0]])
-
-    def read(x, *weights):
-        named = dict(zip(dict(net.named_parameters()), weights, strict=True))
-        return torch.func.functional_call(net, named, (x, present, contexts))
-
-    assert torch.autograd.gradcheck(read, (x, *net.parameters()))
-
-
 def draw(seed=0):
     return torch.Generator().manual_seed(seed)
 

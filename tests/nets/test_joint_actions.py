@@ -46,15 +46,6 @@ def test_others_actions_have_zeros_at_the_agents_own_entries():
     assert replaced.tolist() == joint.is_own.float().tolist()
 
 
-def test_the_joint_action_of_a_team_of_one_role_is_joined_and_split():
-    box = spaces.Box(-1, 1, (1,))
-    (team,) = EnvSpec("one", (RoleSpec("a", "all", ("a_0", "a_1"), box, spaces.Discrete(3)),), {}).default_teams()
-    joint, vectors = JointAction(team, torch.device("cpu")), {"a": torch.arange(24.0).view(4, 2, 3)}
-    joined = joint.join(vectors)
-    assert joined[1].tolist() == [6, 7, 8, 9, 10, 11]
-    assert joint.split(joined)["a"].equal(vectors["a"])
-
-
 def test_joint_actions_of_a_batch_are_joined_split_and_masked():
     """Five timesteps of four environments, guards 3 + 3 numbers and a scout 2."""
     joint, batch = JointAction(two_roles(), torch.device("cpu")), torch.arange(5 * 4 * 8.0).view(5, 4, 8) + 1
@@ -140,24 +131,3 @@ def test_padding_by_agent_is_inverted():
     assert padded[:, 2, 2].tolist() == [0] * 4
     back = unpad_by_role(two_roles(), padded)
     assert all(torch.equal(back[name], vector) for name, vector in vectors.items())
-
-
-def test_last_actions_of_a_batch_belong_to_their_agents():
-    """Three timesteps of two environments; scout_0 is new in environment 1 at timestep 2."""
-    guards, scout = torch.arange(3 * 2 * 2 * 3.0).view(3, 2, 2, 3) + 1, torch.arange(12.0).view(3, 2, 1, 2) + 100
-    before = {"guard": -torch.ones(2, 2, 3), "scout": -torch.ones(2, 1, 2)}
-    first = torch.zeros(3, 2, 3, dtype=torch.bool)
-    first[2, 1, 2] = True
-    last = last_actions({"guard": guards, "scout": scout}, first, before)
-    assert last["guard"].equal(torch.cat([before["guard"][None], guards[:2]]))
-    expected = torch.cat([before["scout"][None], scout[:2]])
-    expected[2, 1] = 0
-    assert last["scout"].equal(expected)
-
-
-def test_vectors_of_a_single_role_are_not_padded():
-    team = two_roles()
-    role = RoleSpec("guard", "all", ("guard_0", "guard_1"), team.roles[0].observation_space, spaces.Discrete(3))
-    single = EnvSpec("one", (role,), {}).default_teams()[0]
-    padded = torch.rand(4, 2, 3)
-    assert unpad_by_role(single, padded)["guard"].equal(padded)

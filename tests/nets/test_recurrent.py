@@ -87,36 +87,6 @@ def test_a_reset_clears_the_hidden_state(kind):
     assert not torch.allclose(out[3:], unreset[3:])
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_single_steps_match_the_whole_sequence(kind):
-    rnn = build(kind, None)
-    x, first, hidden_state = random_inputs(rnn, None)
-    whole, last = rnn(x, first, hidden_state)
-    steps = []
-    for t in range(len(x)):
-        out, hidden_state = rnn(x[t : t + 1], first[t : t + 1], hidden_state)
-        steps.append(out)
-    torch.testing.assert_close(torch.cat(steps), whole)
-    torch.testing.assert_close(hidden_state, last)
-
-
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_parameter_sets_are_separate_layers(kind):
-    rnn = build(kind, 2)
-    x, first, hidden_state = random_inputs(rnn, 2)
-    out, _ = rnn(x, first, hidden_state)
-    for k in range(2):
-        single = build(kind, None)
-        single.load_state_dict(
-            {
-                name: p[k] if p[k].shape == single.state_dict()[name].shape else p[k, 0]
-                for name, p in rnn.state_dict().items()
-            }
-        )
-        alone, _ = single(x[:, k], first[:, k], {name: value[k] for name, value in hidden_state.items()})
-        torch.testing.assert_close(out[:, k], alone)
-
-
 @pytest.mark.parametrize("steps", [6, 1])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_gradients_of_parameter_sets_are_those_of_separate_layers(kind, steps, monkeypatch):

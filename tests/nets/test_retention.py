@@ -89,25 +89,13 @@ def test_a_state_decays_and_is_reset_where_an_episode_starts():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 7, 12, 36, 1000])
-@pytest.mark.parametrize("agents", [1, 3, 7])
+@pytest.mark.parametrize(("agents", "chunk"), [(1, 5), (3, 1), (3, 12), (3, 7), (7, 2), (7, 36), (7, 1000)])
 def test_chunks_of_any_size_equal_the_recurrent_form(agents: int, chunk: int, causal: bool):
     arguments = inputs(agents)
     expected, expected_state = retention_recurrent(*arguments, causal=causal)
     out, state = retention(*arguments, causal=causal, chunk=chunk)
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(state, expected_state, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("agents", "steps"), [(3, 64), (25, 8)])
-def test_single_precision_is_within_1e_5_of_the_recurrent_form(agents: int, steps: int, causal: bool):
-    query, key, *others = inputs(agents, steps, size=16, dtype=torch.float32)
-    for chunk in (8, 64):
-        out, state = retention(query, key / agents, *others, causal=causal, chunk=chunk)
-        expected, expected_state = retention_recurrent(query, key / agents, *others, causal=causal)
-        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(state, expected_state, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [False, True])

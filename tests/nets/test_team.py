@@ -13,7 +13,6 @@ from coterie.core.types import Action
 from coterie.nets.config import CentralInputs, NetworkConfig
 from coterie.nets.team import (
     AgentNetwork,
-    BlockNetwork,
     CentralEncoder,
     TeamNetwork,
     join_blocks,
@@ -191,35 +190,3 @@ def test_a_central_input_is_the_joint_observation_and_the_state():
         encoder = CentralEncoder(team, inputs, draw())
         assert encoder.features == expected.shape[-1]
         assert encoder(obs, given).equal(expected)
-
-
-def test_outputs_of_a_head_have_a_gain_of_one_unless_configured():
-    team = make_team("discrete")
-    (guard, _), generator = team_blocks(team, "role"), draw()
-    heads = [
-        AgentNetwork(5, 2, SMALL, generator).head,
-        BlockNetwork(guard, 2, SMALL, generator).network.head,
-        TeamNetwork(team, {"guard": 2, "scout": 2}, SMALL, generator).networks["scout"].network.head,
-    ]
-    for head in heads:
-        torch.testing.assert_close(torch.linalg.svdvals(head.weight), torch.ones(2))
-    narrow = BlockNetwork(guard, 2, SMALL, generator, head_gain=0.25).network.head
-    torch.testing.assert_close(torch.linalg.svdvals(narrow.weight), torch.full((2,), 0.25))
-    with pytest.raises(TypeError, match="positional"):
-        BlockNetwork(guard, 2, SMALL, generator, 0.25)  # pyright: ignore[reportCallIssue]
-
-
-def test_a_block_reads_observations_alone_unless_further_inputs_are_announced():
-    guard, _ = team_blocks(make_team("discrete"), "role")
-    obs, extra = torch.randn(3, 2, 5, generator=draw()), torch.randn(3, 2, 2, generator=draw(1))
-    alone, more = BlockNetwork(guard, 4, SMALL, draw()), BlockNetwork(guard, 4, SMALL, draw(), extra_size=2)
-    for net, x, given in ((alone, obs, None), (more, torch.cat([obs, extra], -1), extra)):
-        found, hidden_state = net(obs, None, {}, given)
-        torch.testing.assert_close(found, plain(net.network, x))
-        assert hidden_state == {}
-
-
-def test_the_agents_of_a_block_have_one_action_space():
-    guard, scout = team_blocks(make_team("hybrid"), "role")
-    assert guard.action_spec == guard.roles[0].action
-    assert (guard.action_spec.choices, guard.action_spec.continuous, guard.n, scout.n) == ((4,), 2, 2, 1)

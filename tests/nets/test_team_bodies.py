@@ -227,26 +227,6 @@ def test_an_agent_that_hears_nobody_is_the_same_in_any_team(kind: str) -> None:
     assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in body.parameters())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_others_change_what_an_agent_computes(kind: str) -> None:
-    body, (x, alive, _) = make(kind), team()
-    everyone = torch.ones_like(alive)
-    assert not torch.allclose(body(x, everyone, None)[:, 0], body(x[:, :2], everyone[:, :2], None)[:, 0], atol=1e-3)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_parameters_fit_any_number_of_agents(kind: str) -> None:
-    body = make(kind)
-    for agents in (1, 2, 64):
-        x, alive, edges = team(agents, 2)
-        assert body(x, alive, edges).shape == (2, agents, 8)
-
-
-def test_rounds_are_as_many_as_configured() -> None:
-    assert [len(make(kind).rounds) for kind in KINDS] == [1, 1, 2, 1, 1]
-    assert [len(make(kind, rounds=3).rounds) for kind in KINDS] == [3] * len(KINDS)
-
-
 def test_heads_divide_the_units() -> None:
     with pytest.raises(UserError, match="network_heads=2: does not divide the 9 units of the last hidden layer"):
         make("graph", width=9)
