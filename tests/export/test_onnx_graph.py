@@ -16,7 +16,7 @@ from preset_learners import ImageAndVector, preset_learner
 CASES = [
     ("coma", "multi_discrete", "none", False),  # EpsilonSoftPolicy
     ("iql", "multi_discrete", "gru", True),  # EpsilonGreedyPolicy, whose noise has the width of the widest role
-    ("maddpg", "hybrid", "gru", False),  # DeterministicPolicy
+    ("maddpg", "hybrid", "none", False),  # DeterministicPolicy
     ("sac", "hybrid", "none", False),  # SquashedPolicy; StochasticPolicy is below
 ]
 
