@@ -60,6 +60,7 @@ def test_a_correct_environment_has_no_findings(factory: str, capsys: pytest.Capt
 def test_a_fault_is_reported_by_its_rule_with_a_fix(
     kind: str, fault: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
+    """Numbers, flags and spaces of single agents are read by the same functions in all interfaces."""
     monkeypatch.setattr("coterie.checks.environment.contract.check", functools.partial(check, steps=30))
     monkeypatch.setattr("coterie.checks.environment.check_env._STEPS", 80)
     monkeypatch.setattr("coterie.checks.environment.check_env._COMPARED_STEPS", 30)
