@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 import torch
 
-from coterie.algos.algorithm import CloningLearner, CloningOptimizer
+from coterie.algos.algorithm import CloningOptimizer
 from coterie.algos.optimizer import Optimizer, TargetNetwork
 from coterie.nets.layers import Linear
 from policy_cases import draw
@@ -36,8 +36,3 @@ def test_all_target_networks_are_set_equal_to_what_they_follow():
     cloning.update_targets()
     for layer, target in zip(online, targets, strict=True):
         assert torch.equal(layer.weight, target.module.weight)
-
-
-def test_learners_must_provide_an_optimizer():
-    with pytest.raises(TypeError, match="cloning_optimizer"):
-        CloningLearner()  # pyright: ignore[reportAbstractUsage]

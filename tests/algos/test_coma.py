@@ -1,18 +1,12 @@
 """COMA: targets and advantages against literal numbers, and invariants. For learning see test_coma_probes.py."""
 
-import itertools
-
 import pytest
 import torch
-from gymnasium import spaces
 
-from algo_worlds import Everything, Probe, env_of, observe_age, observe_ones, zero_reward
+from algo_worlds import Everything, Probe, observe_age, observe_ones, zero_reward
 from coterie.algos.algorithm import component_matrix
-from coterie.algos.coma import COMA
-from coterie.algos.sequences import minibatch_indices, split_into_sequences
+from coterie.algos.sequences import split_into_sequences
 from coterie.core.errors import NonFiniteError, UserError
-from coterie.core.tree import tree_leaves
-from coterie.core.types import Timestep
 from coterie.functional import counterfactual
 from coterie.functional.returns import valid_mask
 from families import CLIMBING, ObsCritic, climbing
@@ -21,7 +15,6 @@ from learners import coma_learner as learner
 from learners import train_coma as train
 
 CPU = torch.device("cpu")
-KINDS = ("discrete", "multi_discrete")
 
 
 def record_calls(monkeypatch):
@@ -92,16 +85,6 @@ def targets(algorithm, rollout, q):
     return algorithm.targets(rollout)[0].target
 
 
-@pytest.mark.parametrize("limit", [True, False])
-def test_targets_bootstrap_at_truncation_and_not_at_termination(limit):
-    """gamma 0.9, lambda 0.8, r = 1, Q = [1, 2, 3, 4] in an episode of three steps."""
-    world = Probe(observe_age, lambda x, age, d, c: torch.ones(len(x), 1), length=3, limit=limit)
-    algorithm, collector = learner(world, rollout_length=4, gamma=0.9, td_lambda=0.8)
-    found = targets(algorithm, collect_rollout(algorithm, collector), lambda age: (age + 1).expand(*age.shape[:-1], 2))
-    expected = [4.85344, 4.852, 4.6] if limit else [2.9872, 2.26, 1.0]
-    assert found[:3, 0, 0].tolist() == pytest.approx(expected, abs=1e-5)
-
-
 def test_targets_use_values_of_actions_taken_and_the_mean_value_after_the_rollout():
     """Q = [10 age, 10 age + 1]; the rollout ends within an episode."""
     algorithm, collector = learner(
@@ -156,9 +139,13 @@ def log_probs(algorithm, rollout):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "rnn"), list(itertools.product(KINDS, ("none", "gru", "lstm"))))
 @pytest.mark.parametrize(
-    "settings", [{}, {"obs_last_action": True, "critic_last_action": True, "critic": "joint_state"}]
+    ("kind", "rnn", "settings"),
+    [
+        ("discrete", "none", {}),
+        ("discrete", "lstm", {"obs_last_action": True, "critic_last_action": True, "critic": "joint_state"}),
+        ("multi_discrete", "gru", {}),
+    ],
 )
 def test_acting_and_learning_use_the_same_probabilities(kind, rnn, settings):
     """With masks, deaths, resets and short sequences. The control learns with another epsilon."""
@@ -186,46 +173,15 @@ def test_acting_and_learning_use_the_same_probabilities(kind, rnn, settings):
         assert all(abs(value) < 1e9 for value in metrics.values())
 
 
-@pytest.mark.parametrize("share", ["role", "all", "none"])
-def test_all_kinds_of_parameter_sharing_learn(share):
-    algorithm, collector = learner(Everything("multi_discrete", equal_roles=True), share_params=share, rnn="gru")
-    metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
-    assert metrics["policy/grad_norm"] > 0
-    assert metrics["value/grad_norm"] > 0
-
-
-def weights(algorithm):
-    return tree_leaves({**algorithm.state_dict()["policy"]["module"], **algorithm.critic.state_dict()})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rnn", ["none", "gru"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_observations_and_rewards_of_dead_agents_do_not_change_weights(kind, rnn):
-    """NaN and 1e6 result in the same bits, which are finite."""
-    found = []
-    for dead in (float("nan"), 1e6):
-        algorithm, collector = learner(
-            Everything(kind, dead), rnn=rnn, normalize_obs=True, obs_last_action=True, critic_last_action=True,
-            normalize_advantage=True, epochs=2,
-        )  # fmt: skip
-        for _ in range(2):
-            rollout = collect_rollout(algorithm, collector)
-            assert not rollout.alive.all()
-            algorithm.update(rollout, 0.0)
-        found.append(weights(algorithm))
-    for one, other in zip(*found, strict=True):
-        assert one.isfinite().all()
-        assert torch.equal(one, other)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("plain_steps")
 @pytest.mark.parametrize("others_matter", [False, True])
 def test_an_irrelevant_teammate_gets_no_credit(monkeypatch, others_matter):
     """The reward depends on agent 0 only, so that agent 1's advantage is about 0. In the control it depends on both."""
     reward = lambda x, age, d, c: (d[:, :1] + others_matter * d[:, 1:]).float() * 4  # noqa: E731
-    algorithm, collector, _ = train(Probe(observe_ones, reward, n=2), 200, lr=1e-9, critic_lr=1e-2)
+    algorithm, collector, _ = train(
+        Probe(observe_ones, reward, n=2), 60 if others_matter else 200, lr=1e-9, critic_lr=1e-2
+    )
     calls = record_calls(monkeypatch)
     rollout = collect_rollout(algorithm, collector)
     algorithm.update(rollout, 0.0)
@@ -282,54 +238,6 @@ def test_missing_components_do_not_change_the_normalization_of_advantages(monkey
     assert metrics["policy/advantage"] == pytest.approx(mean.item(), rel=1e-5, abs=1e-6)
 
 
-def test_epsilon_applies_to_exploration_only():
-    """A deterministic policy takes each other choice with a third of epsilon in mode explore, and never in mode sample.
-    Masked choices are never taken.
-    """
-    mask = torch.tensor([True, True, True, False])
-    world = Probe(observe_ones, zero_reward, actions=spaces.Discrete(4), mask=mask)
-    algorithm, _ = learner(world, epsilon_start=0.3)
-    with torch.no_grad():
-        algorithm.policy.net.networks["agent"].network.head.bias[0] = 50
-    timesteps = 20_000
-    all_true = torch.ones(timesteps, 1, dtype=torch.bool)
-    timestep = Timestep(
-        {"agent": torch.zeros(timesteps, 1, 1)},
-        {"agent": mask.expand(timesteps, 1, 4)},
-        {},
-        all_true,
-        all_true,
-        all_true[:, 0],
-    )
-    (noise,) = algorithm.policy.draw_noise(1, timesteps, torch.Generator().manual_seed(0))
-    share = {}
-    for mode in ("explore", "sample", "greedy"):
-        action, _, _ = algorithm.policy.act(timestep, {}, noise, mode)
-        share[mode] = (torch.bincount(action["agent"].discrete.flatten(), minlength=4) / timesteps).tolist()
-    assert share["explore"] == pytest.approx([0.8, 0.1, 0.1, 0.0], abs=0.01)
-    assert share["explore"][3] == 0
-    assert share["sample"] == share["greedy"] == [1, 0, 0, 0]
-
-
-def test_target_networks_have_soft_and_hard_updates():
-    algorithm, collector = learner(climbing(), target_update_interval=None, tau=0.25, critic_time_chunks=1)
-    before = [p.clone() for p in algorithm.target.module.parameters()]
-    mixed = before
-    for _ in range(3):
-        algorithm.update(collect_rollout(algorithm, collector), 0.0)
-        mixed = [m + 0.25 * (p.detach() - m) for m, p in zip(mixed, algorithm.critic.parameters(), strict=True)]
-    for own, expected, start in zip(algorithm.target.module.parameters(), mixed, before, strict=True):
-        torch.testing.assert_close(own, expected)
-        assert not torch.equal(own, start)
-    algorithm, collector = learner(climbing(), target_update_interval=2)
-    start = [p.clone() for p in algorithm.target.module.parameters()]
-    for copied in (False, True, False):
-        algorithm.update(collect_rollout(algorithm, collector), 0.0)
-        pairs = list(zip(algorithm.target.module.parameters(), algorithm.critic.parameters(), strict=True))
-        assert all(torch.equal(own, online) for own, online in pairs) == copied
-    assert not any(torch.equal(own, first) for (own, _), first in zip(pairs, start, strict=True))
-
-
 @pytest.mark.parametrize(
     ("chunks", "timesteps"), [(1, [[0, 1, 2, 3, 4]]), (2, [[2, 3, 4], [0, 1]]), (99, [[4], [3], [2], [1], [0]])]
 )
@@ -356,41 +264,6 @@ def test_the_critic_is_trained_backward_in_time_and_advantages_use_values_before
     assert not torch.equal(after[:-1], q)  # the control: the steps change the values
 
 
-def test_minibatches_partition_the_sequences_or_are_drawn_from_all():
-    shuffle = torch.Generator().manual_seed(0)
-    partition = [part for part in minibatch_indices(48, 3, None, shuffle) if part is not None]
-    assert sorted(torch.cat(partition).tolist()) == list(range(48))
-    drawn = [part for part in minibatch_indices(48, 3, 10, shuffle) if part is not None]
-    assert [len(set(part.tolist())) for part in drawn] == [10, 10, 10]
-    assert len({*torch.cat(drawn).tolist()}) < 30  # each from all sequences
-
-
-def test_schedules_follow_the_progress_of_the_run_or_environment_steps():
-    algorithm, collector = learner(
-        climbing(), lr=1e-3, lr_schedule="linear", lr_end=0.1, critic_lr=1e-2, critic_lr_schedule="exponential",
-        critic_lr_end=0.01, epsilon_start=0.5, epsilon_end=0.1, entropy_coef=0.2,
-        entropy_schedule="linear", entropy_end=0.5,
-    )  # fmt: skip
-    half = algorithm.update(collect_rollout(algorithm, collector), 0.5)
-    assert half["policy/lr"] == pytest.approx(0.55e-3)
-    assert half["value/lr"] == pytest.approx(1e-3)
-    assert half["policy/entropy_coef"] == pytest.approx(0.15)
-    assert half["policy/epsilon"] == 0.5  # that of the rollout
-    assert algorithm.policy.epsilon == pytest.approx(0.3)
-    settings = {
-        "epsilon_start": 1.0,
-        "epsilon_end": 0.01,
-        "epsilon_schedule": "exponential",
-        "epsilon_decay_steps": 192,
-    }
-    algorithm, collector = learner(climbing(), **settings)
-    algorithm.update(collect_rollout(algorithm, collector), 0.9)  # 16 environments act in 6 of 12 timesteps
-    assert algorithm.policy.epsilon == pytest.approx(0.1)
-    for _ in range(2):
-        algorithm.update(collect_rollout(algorithm, collector), 0.9)
-    assert algorithm.policy.epsilon == pytest.approx(0.01)
-
-
 def test_incompatible_settings_are_refused():
     with pytest.raises(UserError, match=r"algo.sequence_length: 5 does not divide the rollout length of 12"):
         learner(climbing(), sequence_length=5)
@@ -402,9 +275,6 @@ def test_incompatible_settings_are_refused():
         learner(climbing(), batch_size=17)
     with pytest.raises(UserError, match=r"algo.epsilon_end: must be above 0 for an exponential schedule"):
         learner(climbing(), epsilon_end=0.0, epsilon_schedule="exponential")
-    continuous = env_of(Probe(observe_ones, zero_reward, actions=spaces.Box(-1.0, 1.0, (1,))))
-    with pytest.raises(UserError, match="does not support the continuous actions"):
-        COMA.capabilities.check("coma", continuous.spec.default_teams()[0])
 
 
 def test_a_non_finite_loss_is_named():

@@ -4,11 +4,9 @@ import pytest
 import torch
 
 from algo_worlds import Everything, Probe, env_of, observe_x
-from coterie.algos.coma import COMA, COMAConfig
 from coterie.algos.poca import POCA, POCAConfig
 from coterie.algos.ppo import PPO, PPOConfig
 from coterie.core.types import TIME_LEFT
-from coterie.functional.counterfactual import coma_loss
 from learners import coma_learner, learner_of
 
 
@@ -59,16 +57,6 @@ def test_the_critic_learns_rewards_that_depend_on_own_observation_and_the_others
     assert error[0] <= metrics["value/td_error_abs"] < error[1]
 
 
-def test_the_logged_advantage_of_coma_is_that_before_normalization():
-    """Q = (1, 3) and pi = (1/4, 3/4): baseline 2.5, advantages -1.5 and 0.5; two of three agents take choice 1."""
-    q = torch.tensor([[[1.0, 3.0], [1.0, 3.0], [1.0, 3.0]]])
-    log_pi = torch.tensor([0.25, 0.75]).log().expand(1, 3, 2)
-    taken = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]])
-    for normalize in (False, True):
-        terms = coma_loss(log_pi, q, taken, torch.ones(1, 3, dtype=torch.bool), normalize_advantage=normalize)
-        assert terms.advantage.item() == pytest.approx((-1.5 + 0.5 + 0.5) / 3)
-
-
 def one_for_all(x, age, discrete, continuous):
     return torch.ones(len(x), 1)
 
@@ -100,8 +88,3 @@ def test_poca_logs_value_baseline_group_return_and_the_advantage_before_normaliz
     metrics = learner.update(collect(learner, collector), 0.0)
     expected = {"value/estimate": 0.5, "value/baseline": 0.5, "value/group_return": 2.0, "policy/advantage": 1.5}
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
-
-
-def test_the_own_critic_needs_no_state():
-    assert not COMAConfig(critic="own").needs_state
-    assert COMA.Config is COMAConfig

@@ -11,7 +11,6 @@ from torch.nn.functional import one_hot, pad
 from algo_worlds import Everything, Probe, observe_age, zero_reward
 from coterie.algos import coma
 from coterie.algos import sequences as sequences_module
-from coterie.algos.coma import COMAConfig
 from coterie.algos.sequences import split_into_sequences
 from coterie.core.tree import tree_leaves
 from coterie.core.types import TIME_LEFT
@@ -20,7 +19,6 @@ from coterie.functional.counterfactual import coma_loss
 from learners import collect_rollout
 from learners import coma_learner as learner
 from rank_draws import record_draws
-from two_teams import TwoSides, against_random
 
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "critic_hidden_sizes": (8,), "rnn_size": 4}
 
@@ -29,8 +27,7 @@ def make(**settings: Any) -> tuple[Any, Any]:
     return learner(Everything("multi_discrete", dead=0.0), 4, **SMALL | settings)
 
 
-@pytest.mark.parametrize("last_action", [False, True])
-@pytest.mark.parametrize("rnn", ["none", "gru"])
+@pytest.mark.parametrize(("rnn", "last_action"), [("none", False), ("gru", True)])
 def test_sequences_have_the_probabilities_and_values_of_the_whole_rollout(rnn: str, last_action: bool):
     """The hidden states before them include the last actions of those that were alive."""
     settings = {"rnn": rnn, "obs_last_action": last_action, "critic_last_action": last_action, "td_lambda": 0.0}
@@ -139,27 +136,6 @@ def test_returns_end_with_the_team_or_with_the_agent_as_the_loss_of_the_critic_d
     assert rollout.episode_truncated.any()
 
 
-def test_a_global_critic_reads_what_other_teams_do_at_each_timestep():
-    """The scouts' actions at the last timestep are those that the collector drew; dead scouts have zeros."""
-    config = COMAConfig(**SMALL, rollout_length=12, critic="global")
-    algorithm, collector = against_random(coma.COMA, config, TwoSides(dead=0.0), num_envs=4)
-    rollout, read = collector.advance(12)[0]["guard"], []
-    algorithm.target.module.register_forward_hook(lambda module, inputs, output: read.append(inputs))
-    batch, _ = algorithm.targets(rollout)
-    ((obs, _, joint, _),) = read
-    scouts = one_hot(rollout.others.action["scout"].discrete[..., 0, 0], 4) * rollout.others.alive
-    assert joint.shape == (13, 4, 10)
-    assert joint[..., 6:].equal(scouts.float())
-    assert batch.joint_action.equal(joint[:-1])
-    assert obs["scout"].equal(rollout.others.obs["scout"])
-
-
-def test_a_sequence_of_the_whole_rollout_is_the_rollout():
-    algorithm, collector = make(sequence_length=12)
-    rollout = collect_rollout(algorithm, collector)
-    assert algorithm.as_sequences(rollout) is rollout
-
-
 def test_advantages_are_normalized_over_valid_entries_of_a_batch():
     """Two timesteps of three environments with two agents; advantages by hand."""
     generator = torch.Generator().manual_seed(0)
@@ -256,14 +232,6 @@ def test_steps_descend_the_weighted_terms_at_scheduled_rates(
     assert set(metrics) == {*expected, "policy/grad_norm", "value/grad_norm"}
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert algorithm.policy.epsilon == pytest.approx(0.3)
-
-
-def test_the_critic_reads_last_actions_only_if_it_is_configured():
-    """The policy's hidden state has them for the policy, too."""
-    for critic in (False, True):
-        algorithm, collector = make(obs_last_action=True, critic_last_action=critic)
-        batch, _ = algorithm.targets(collect_rollout(algorithm, collector))
-        assert (batch.last_joint_action is not None) == critic
 
 
 def test_minibatches_are_of_sequences(monkeypatch: pytest.MonkeyPatch):

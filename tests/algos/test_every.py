@@ -69,7 +69,7 @@ def test_all_supported_action_spaces_are_learned_from(name, kind):
     """Two roles with different spaces, masks, deaths and group rewards; dead agents observe NaN. For recurrent networks
     see the last test.
     """
-    _, _, *found = run(name, env_of(Everything(kind), 8), "none")
+    _, _, *found = run(name, env_of(Everything(kind), 8), "none", updates=1)
     assert_learned(*found)
 
 
@@ -90,7 +90,7 @@ def test_other_action_spaces_are_refused(kind):
     ],
 )
 def test_images_and_dictionaries_are_learned_from(name, world):
-    env = make("probe/image", {}, 8, 0, device=CPU) if world == "image" else env_of(ImageAndVector(), 8)
+    env = make("probe/image", {}, 4, 0, device=CPU) if world == "image" else env_of(ImageAndVector(), 4)
     rnn = "gru" if world == "image_and_vector" and supports_rnn(name, "gru") else "none"
     if not registry.algorithm(name).capabilities.images:
         with pytest.raises(UserError):
@@ -117,7 +117,7 @@ def test_every_learner_clips_the_entries_of_all_gradients(name):
     kind = "discrete" if supports_actions(name, "discrete") else "continuous"
     largest, norms = {}, {}
     for limit in (1e-9, "null"):
-        env = env_of(Everything(kind), 8)
+        env = env_of(Everything(kind), 4)
         given = {"sequence_length": 4, "batch_size": 4, "num_minibatches": 2} if name in registry.VARIANTS else {}
         algorithm = preset_learner(name, env, "none", max_grad_value=limit, weight_decay=0.0, **given)
         collector = Collector(env, {env.spec.default_teams()[0].name: algorithm.behavior_policy}, seed=0)
@@ -170,7 +170,7 @@ def test_a_critic_reads_the_agents_id_as_configured_or_the_setting_is_refused(na
 def test_a_learner_learns_and_when_restored_continues_bit_for_bit(name):
     """With a recurrent network where it is supported, from a copy of the state like that of a checkpoint."""
     rnn = "gru" if registry.algorithm(name).capabilities.rnn else "none"
-    env = env_of(Everything(kind_of(name)), 8)
+    env = env_of(Everything(kind_of(name)), 4)
     algorithm, collector, *found = run(name, env, rnn)
     assert_learned(*found)
     state = copy.deepcopy(algorithm.state_dict())
@@ -181,3 +181,120 @@ def test_a_learner_learns_and_when_restored_continues_bit_for_bit(name):
         assert algorithm.update(rollout, 0.5) == other.update(rollout, 0.5)
     for one, two in zip(policy_tensors(algorithm), policy_tensors(other), strict=True):
         assert torch.equal(one, two)
+
+
+# ------------------------------------------------------------------------------------------- one table over algorithms
+
+
+def weights(algorithm):
+    """Returns the networks of a learner, without replayed data and moments of the optimizer."""
+    state = algorithm.state_dict()
+    parts = [state[key] for key in ("policy", "critic", "critics", "module", "target", "temperature") if key in state]
+    return [x.clone() for x in tree_leaves(parts) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "kind", "rnn", "given"),
+    [
+        ("ippo", "hybrid", "gru", {}),
+        ("mappo", "hybrid", "none", {}),
+        ("mappo/original", "hybrid", "none", {"sequence_length": 4, "batch_size": 4, "num_minibatches": 2}),
+        ("poca", "hybrid", "gru", {}),
+        ("coma", "multi_discrete", "gru", {"obs_last_action": "true", "critic_last_action": "true"}),
+        ("coma", "discrete", "none", {"critic": "joint_state"}),
+        ("iql", "discrete", "gru", {}),
+        ("vdn", "discrete", "none", {}),
+        ("qmix", "discrete", "gru", {}),
+        ("qplex", "discrete", "none", {}),
+        ("qfix", "discrete", "gru", {}),
+        ("pqn_qmix", "discrete", "none", {}),
+        ("ddpg", "hybrid", "gru", {"noise": "ornstein_uhlenbeck"}),
+        ("maddpg", "hybrid", "none", {"critic": "joint_state"}),
+        ("sac", "hybrid", "none", {}),
+        ("masac", "hybrid", "gru", {"critic": "joint_state"}),
+    ],
+)
+def test_observations_and_rewards_of_dead_agents_do_not_change_weights(name, kind, rnn, given):
+    """NaN and 1e6 result in the same bits, which are finite."""
+    found = []
+    for dead in (float("nan"), 1e6):
+        env = env_of(Everything(kind, dead), 8)
+        algorithm = preset_learner(name, env, rnn, normalize_obs="true", **given)
+        collector = Collector(env, {algorithm.team.name: algorithm.behavior_policy}, seed=0)
+        for _ in range(2):
+            rollout = collect_rollout(algorithm, collector)
+            assert not rollout.alive.all()
+            algorithm.update(rollout, 0.0)
+        found.append(weights(algorithm))
+    for one, other in zip(*found, strict=True):
+        assert one.isfinite().all()
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "share", "rnn"),
+    [
+        *(("mappo", "hybrid", share, rnn) for share, rnn in (("role", "none"), ("all", "gru"), ("none", "gru"))),
+        *(("poca", "multi_discrete", share, rnn) for share, rnn in (("all", "none"), ("none", "gru"))),
+        *(("coma", "multi_discrete", share, "gru") for share in ("all", "none")),
+        *(("maddpg", "hybrid", share, rnn) for share, rnn in (("all", "none"), ("none", "gru"))),
+        *(("masac", "hybrid", share, rnn) for share, rnn in (("all", "gru"), ("none", "none"))),
+    ],
+)
+def test_all_kinds_of_parameter_sharing_learn(name, kind, share, rnn):
+    """An on-policy update of one step starts from the policy that acted."""
+    env = env_of(Everything(kind, equal_roles=True), 8)
+    one_step = {"epochs": 1, "num_minibatches": 1} if name in ("mappo", "poca") else {}
+    algorithm = preset_learner(name, env, rnn, share_params=share, **one_step)
+    collector = Collector(env, {algorithm.team.name: algorithm.behavior_policy}, seed=0)
+    metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
+    assert all(value > 0 for key, value in metrics.items() if key.endswith("grad_norm"))
+    if one_step:
+        assert metrics["policy/kl"] == pytest.approx(0, abs=1e-6)
+
+
+NETWORKS_WITH_TARGETS = {
+    "coma": lambda x: [(x.critic, x.target)],
+    "qmix": lambda x: [(x.module, x.target)],
+    "maddpg": lambda x: [(x.critics, x.target_critics), (x.policy.net, x.target_policy)],
+    "masac": lambda x: [(x.nets.critics, x.nets.target)],
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS_WITH_TARGETS)
+@pytest.mark.parametrize("interval", ["null", 2])
+def test_target_networks_have_soft_and_hard_updates(name, interval):
+    """Targets are Polyak averages, or the networks at the last even step."""
+    env = env_of(Everything("discrete"), 8)
+    one_step = {"gradient_steps": 1} if name != "coma" else {"epochs": 1, "num_minibatches": 1, "critic_time_chunks": 1}
+    algorithm = preset_learner(name, env, "none", target_update_interval=interval, tau=0.25, lr=1e-2, **one_step)
+    collector = Collector(env, {algorithm.team.name: algorithm.behavior_policy}, seed=0)
+    pairs = NETWORKS_WITH_TARGETS[name](algorithm)
+    held = [[p.clone() for p in target.module.parameters()] for _, target in pairs]
+    for k in range(1, 4):
+        algorithm.update(collect_rollout(algorithm, collector), 0.0)
+        share = 0.25 if interval == "null" else float(k % 2 == 0)
+        for place, (network, target) in enumerate(pairs):
+            now = [p.clone() for p in target.module.parameters()]
+            moved = [was + share * (p.detach() - was) for p, was in zip(network.parameters(), held[place], strict=True)]
+            torch.testing.assert_close(now, moved)
+            assert any(not torch.equal(p, x) for p, x in zip(network.parameters(), now, strict=True)) or share == 1
+            assert not any(p.requires_grad for p in target.module.parameters())
+            held[place] = now
+
+
+@pytest.mark.parametrize("name", ["qmix", "maddpg", "masac"])
+def test_updates_wait_for_steps_and_sequences(name):
+    env = env_of(Everything("discrete", dead=0.0), 4)
+    first = preset_learner(name, env, "none")
+    rollout = collect_rollout(first, Collector(env, {first.team.name: first.behavior_policy}, seed=0))
+    first.update(rollout, 0.0)
+    steps, sequences = first.state_dict()["steps"], first.buffer.num_sequences
+    for key, limit in (("learning_starts", steps), ("batch_size", sequences)):
+        for value in (limit, limit + 1):
+            algorithm = preset_learner(name, env, "none", gradient_steps=1, **{key: value})
+            metrics = algorithm.update(rollout, 0.0)
+            assert ("value/td_error_abs" in metrics) == (value == limit)
+            assert metrics.get("replay/updates", 0) == (value == limit)
+            assert algorithm.state_dict()["steps"] == steps

@@ -40,16 +40,8 @@ def problem_of(agent, batch, hidden_state=None, **settings):
 
 def test_the_objective_weights_ratios_with_factors_and_advantages():
     log_prob, valid = torch.tensor([[1.5], [0.5], [7.0]]).log(), torch.tensor([[True], [True], [False]])
-    batch = AgentBatch(
-        {},
-        {},
-        {},
-        log_prob=torch.zeros(3, 1),
-        advantage=torch.tensor([[1.0], [-2.0], [9.0]]),
-        factor=torch.tensor([[2.0], [3.0], [9.0]]),
-        valid=valid,
-        first=None,
-    )
+    advantage, factor = torch.tensor([[1.0], [-2.0], [9.0]]), torch.tensor([[2.0], [3.0], [9.0]])
+    batch = AgentBatch({}, {}, {}, torch.zeros(3, 1), advantage, factor, valid, first=None)
     entropy, divergence = torch.tensor([[1.0], [3.0], [9.0]]), torch.tensor([[0.5], [0.25], [9.0]])
     found = hatrpo_objective(log_prob, entropy, divergence, batch, 0.5)
     assert found.surrogate.item() == pytest.approx((3.0 - 3.0) / 2, abs=1e-6)
@@ -101,10 +93,7 @@ def columns(function, size):
     return torch.stack([function(x) for x in torch.eye(size).double()], 1)
 
 
-@pytest.mark.parametrize(
-    ("kind", "rnn"),
-    [(kind, "none") for kind in Everything.KINDS] + [("hybrid", "gru")],
-)
+@pytest.mark.parametrize(("kind", "rnn"), [(kind, "none") for kind in Everything.KINDS] + [("hybrid", "gru")])
 def test_the_fisher_information_is_the_second_derivative_of_the_mean_divergence(kind, rnn):
     agent, batch, hidden_state = agent_and_batch(kind, rnn)
     actor = agent.actor.module
@@ -218,9 +207,13 @@ def test_a_step_reaches_the_divergence_of_the_direct_solution():
     assert report["policy/improvement"] == pytest.approx(4 * (found - p), abs=1e-6)  # J = (1 - q) A_0 + q A_1
 
 
-@pytest.mark.parametrize("p", [0.0625, 0.25, 0.5, 0.9375])
-@pytest.mark.parametrize("delta", [0.001, 0.1, 2.0])
-@pytest.mark.parametrize("advantage", [(-1.0, 3.0), (2.0, -2.0)])
+@pytest.mark.parametrize(
+    ("p", "delta", "advantage"),
+    [
+        *((0.0625, 0.1, (-1.0, 3.0)), (0.0625, 2.0, (-1.0, 3.0)), (0.25, 2.0, (2.0, -2.0))),
+        *((0.5, 0.001, (-1.0, 3.0)), (0.9375, 0.1, (2.0, -2.0)), (0.9375, 2.0, (-1.0, 3.0))),
+    ],
+)
 def test_no_step_exceeds_the_divergence_or_lowers_the_surrogate(p, delta, advantage):
     agent, batch = two_choices(p, advantage)
     found, report = taken(agent, batch, max_kl=delta)
@@ -248,7 +241,7 @@ def test_without_an_acceptable_step_the_policy_stays_to_the_bit():
         assert [report[f"policy/{name}"] for name in ("kl", "improvement", "step_fraction")] == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(("kind", "rnn"), [("discrete", "gru"), ("multi_discrete", "none"), ("hybrid", "none")])
+@pytest.mark.parametrize(("kind", "rnn"), [("discrete", "gru"), ("hybrid", "none")])
 def test_steps_of_networks_keep_the_bounds(kind, rnn):
     reports = []
 

@@ -87,18 +87,12 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "kernels"])
-def _kernels(request: pytest.FixtureRequest):
-    """Kernels off and on."""
-    switch.configure("on" if request.param else "off")
-    yield
-    switch.configure("auto")
-
-
-@pytest.mark.usefixtures("_kernels")
-@pytest.mark.parametrize(("cls", "name", "change"), HOOKS, ids=lambda x: getattr(x, "__name__", x))
-def test_an_overridden_method_changes_an_update(cls: Any, name: str, change: Callable[[Any], Any]):
+@pytest.mark.parametrize(
+    ("kernels", "cls", "name", "change"), [*(("on", *hook) for hook in HOOKS), *(("off", *hook) for hook in HOOKS[:2])]
+)
+def test_an_overridden_method_changes_an_update(kernels: str, cls: Any, name: str, change: Callable[[Any], Any]):
     """And one that returns the result of the inherited one does not."""
+    switch.configure(kernels)  # until the end of the test
     usual = weights_after_an_update(cls, SETTINGS[cls])
     assert equal(weights_after_an_update(overriding(cls, name, lambda found: found), SETTINGS[cls]), usual)
     assert not equal(weights_after_an_update(overriding(cls, name, change), SETTINGS[cls]), usual)
@@ -112,7 +106,6 @@ class EntropyInPolicyTerm(PPO):
         return terms._replace(policy=terms.policy - 0.5 * terms.entropy)
 
 
-@pytest.mark.usefixtures("_kernels")
 def test_an_additional_term_has_the_gradient_of_the_same_term_of_coterie():
     settings = SETTINGS[PPO] | {"entropy_coef": 0.0}
     own = weights_after_an_update(EntropyInPolicyTerm, settings)

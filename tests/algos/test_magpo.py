@@ -15,7 +15,7 @@ from gymnasium import spaces
 from algo_worlds import Everything, Probe, env_of, observe_ones, observe_x, zero_reward
 from coterie.algos.magpo import MAGPO, Decisions, MAGPOConfig, MAGPOLoss, magpo_loss
 from coterie.core.errors import UserError
-from coterie.core.tree import tree_leaves, tree_map
+from coterie.core.tree import tree_map
 from coterie.nets.sable import CROSS, ENCODER, OWN, STEP
 from coterie.policies.network_policy import CloningOptions, DemonstrationBatch
 from coterie.policies.stochastic import StochasticPolicy
@@ -73,28 +73,6 @@ def test_the_ratio_is_clipped_around_the_learner_where_that_is_the_smaller_range
     terms.policy.backward()
     assert found.guider.grad is not None
     assert found.guider.grad.item() == 0  # no longer rewarded for more
-
-
-def test_where_the_guider_is_near_its_loss_is_that_of_ppo():
-    guider = [-0.6, -0.8, -0.7]
-    terms = loss_of(decisions(guider, [-0.65, -0.75, -0.7]), batch_of([1.0, -2.0, 0.5], [-0.7] * 3))
-    ratio = (torch.tensor(guider) + 0.7).exp()
-    expected = torch.minimum(ratio * torch.tensor([1.0, -2, 0.5]), ratio.clamp(0.8, 1.2) * torch.tensor([1.0, -2, 0.5]))
-    assert terms.policy.item() == pytest.approx(-expected.mean().item())
-    assert terms.constraint.item() == 0
-
-
-def test_gradients_of_the_two_losses_are_of_one_policy_each():
-    found = decisions([-0.3, -2.0], [-0.9, -0.5])
-    terms = loss_of(found, batch_of([1.0, -1.0], [-0.7, -0.7]))
-    of_guider = torch.autograd.grad(
-        terms.policy + terms.constraint, [found.guider, found.learner], retain_graph=True, allow_unused=True
-    )
-    of_learner = torch.autograd.grad(terms.learner + terms.divergence, [found.guider, found.learner], allow_unused=True)
-    assert of_guider[1] is None
-    assert of_learner[0] is None
-    assert of_guider[0].abs().min() > 0
-    assert of_learner[1].abs().min() > 0
 
 
 def test_entries_that_are_not_valid_are_in_no_term():
@@ -178,14 +156,10 @@ def evaluated(learner, rollout):
 
 @pytest.mark.parametrize(
     ("kind", "guider", "rnn", "order"),
-    [  # every pair of two of them but kinds with orders
+    [  # every pair of two of them but kinds
         ("discrete", "mat", "none", "fixed"),
-        ("discrete", "sable", "gru", "random"),
-        ("multi_discrete", "mat", "gru", "random"),
-        ("multi_discrete", "sable", "none", "fixed"),
-        ("continuous", "mat", "gru", "fixed"),
-        ("continuous", "sable", "none", "random"),
-        ("hybrid", "mat", "none", "random"),
+        ("multi_discrete", "sable", "none", "random"),
+        ("continuous", "mat", "gru", "random"),
         ("hybrid", "sable", "gru", "fixed"),
     ],
 )
@@ -297,14 +271,6 @@ def test_the_guider_sees_the_team_and_the_learner_its_own_observation():
         }
 
 
-def test_the_policy_of_a_checkpoint_is_the_learner_alone():
-    learner, _ = magpo_learner(Everything(), 8)
-    numbers = {name: sum(x.numel() for x in module.parameters()) for name, module in learner._trained_modules().items()}
-    state = learner.state_dict()
-    assert sum(x.numel() for x in tree_leaves(state["policy"]["module"])) == numbers["learner"]
-    assert sum(x.numel() for x in tree_leaves(state["guider"])) == numbers["policy"]
-
-
 def test_values_need_the_guiders_encoder_which_comes_with_the_critic():
     learner, collector = magpo_learner(Everything(), 8, value_time_left=False)
     learner.update(collect_rollout(learner, collector), 0.5)
@@ -316,15 +282,6 @@ def test_values_need_the_guiders_encoder_which_comes_with_the_critic():
     with torch.no_grad():
         found, expected = (x.estimate_value(timestep, x.start_value_estimation(8))[0] for x in (other, learner))
     assert torch.equal(found, expected)
-
-
-def test_guider_and_learner_read_observations_that_the_same_statistics_normalize():
-    learner, collector = magpo_learner(Everything(), 8, normalize_obs=True)
-    before = learner.policy.obs_normalizer(collector.env.reset().obs, torch.ones(8, 3, dtype=torch.bool))["guard"]
-    learner.update(collect_rollout(learner, collector), 0.5)
-    assert learner.guider.obs_normalizer is learner.policy.obs_normalizer
-    after = learner.policy.obs_normalizer(collector.env.reset().obs, torch.ones(8, 3, dtype=torch.bool))["guard"]
-    assert not torch.equal(before, after)
 
 
 def test_cloning_trains_both_policies():
@@ -384,12 +341,11 @@ def earned(updates, **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "learner_coef"), [("mat", 1.0), ("sable", 0.0)])
-def test_a_guider_that_is_held_back_coordinates_so_that_agents_can_follow(kind, learner_coef):
+def test_a_guider_that_is_held_back_coordinates_so_that_agents_can_follow():
     """There are two ways to choose differently, and agents with ids can take one of them. A guider with an entropy
     bonus prefers to mix them, and the agents that imitate a mixture choose by coin. The constraint makes it take one:
     where the second agent cannot follow the first, the first has to be foreseeable."""
-    guider, alone = earned(16, guider=kind, learner_coef=learner_coef)
+    guider, alone = earned(16, guider="mat", learner_coef=1.0)
     assert guider > 0.95
     assert alone > 0.95
 
@@ -425,32 +381,16 @@ def observe_x_first(x, age):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("guider", "rnn"), [(None, "gru"), (None, "none"), ("mat", "gru")])
+@pytest.mark.parametrize(("guider", "rnn"), [(None, "gru"), ("mat", "gru")])
 def test_only_a_recurrent_learner_whose_guider_remembers_solves_a_task_that_needs_memory(guider, rnn):
     world = Probe(observe_x_first, remembered, n=1, length=3)
     settings = QUICK | {"gamma": 1.0, "rollout_length": 12, "entropy_coef": 0.0, "lr": 1e-2}
     learner, collector = magpo_learner(world, 64, guider=guider, rnn=rnn, **settings)
-    for _ in range(16):
+    for _ in range(16 if guider is None else 6):
         learner.update(collect_rollout(learner, collector), 0.5)
     rewards = run_policy(learner, world, "sample", steps=40)[2]
     mean = 3 * rewards.mean().item()  # one reward in three steps
     assert mean > 0.95 if (guider, rnn) == (None, "gru") else mean < 0.7
-
-
-@pytest.mark.slow
-def test_continuous_actions_and_truncated_episodes_have_their_exact_values():
-    """V = 1 / (1 - gamma) of a reward of 1 in every step of episodes that a limit ends."""
-
-    def reward(x, age, discrete, continuous):
-        return 1 - 0 * continuous[:, :1, 0]
-
-    world = Probe(observe_ones, reward, n=2, length=4, limit=True, actions=spaces.Box(-1.0, 1.0, (1,)))
-    settings = QUICK | {"gamma": 0.5, "value_time_left": False, "bootstrap_at_limit": True, "value_norm_decay": 0.9}
-    learner, collector = magpo_learner(world, 16, **settings | {"value_clip_eps": None})
-    metrics = {}
-    for _ in range(12):
-        metrics = learner.update(collect_rollout(learner, collector), 0.5)
-    assert metrics["value/estimate"] == pytest.approx(2.0, abs=0.1)
 
 
 # -------------------------------------------------------------------------------------------------------- settings

@@ -56,15 +56,8 @@ def test_opponents_in_self_play_are_snapshots_of_the_learner() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings",
-    [
-        ("env=matrix/rock_paper_scissors", "selfplay.opponents=uniform", "selfplay.snapshot_interval=40"),
-        ("env=particle/simple_tag", *GRU, LESSONS),
-    ],
-    ids=["self-play", "curriculum"],
-)
-def test_self_play_and_curricula_train_the_learner(settings: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_curriculum_trains_the_learner(tmp_path: Path) -> None:
+    settings = ("env=particle/simple_tag", *GRU, LESSONS)
     run = train(tmp_path / "run", "algo=magpo", "algo.embedding_size=8", "checkpoint.keep=true", *settings)
     first, last = (coterie.load(run, checkpoint=which).policies for which in ("0", "last"))
     team = next(iter(first))

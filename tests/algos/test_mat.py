@@ -1,6 +1,7 @@
 """MAT and MAT-Dec: ratios of the first minibatch, coordination by order, deaths, execution, refusals."""
 
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ import torch
 from gymnasium import spaces
 
 from algo_worlds import Everything, Probe, observe_age, observe_ones, observe_zeros
-from coterie.algos.mat import MAT, MATConfig, MATDecConfig
 from coterie.core.errors import UserError
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.tree import tree_map
@@ -33,8 +33,7 @@ def spread_out(learner):
         parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
 
 
-@pytest.mark.parametrize("kind", list(Everything.KINDS))
-@pytest.mark.parametrize("order", ["fixed", "random"])
+@pytest.mark.parametrize(("kind", "order"), list(zip(Everything.KINDS, cycle(("fixed", "random")))))
 def test_the_ratio_of_the_first_minibatch_is_one(kind, order):
     """With masks, deaths and roles of different spaces; the control takes another order than that of the rollout."""
     learner, collector = mat_learner(Everything(kind), agent_order=order)
@@ -47,14 +46,6 @@ def test_the_ratio_of_the_first_minibatch_is_one(kind, order):
     swapped = torch.tensor([1, 0, 2]) if order == "fixed" else rollout.extras[PLACE][..., [1, 0, 2]]
     extras = rollout.extras | {PLACE: swapped.expand(rollout.reward.shape)}
     assert (ratios(learner, replace(rollout, extras=extras)) - 1).abs().max() > 0.01
-
-
-def test_the_first_gradient_step_reports_no_divergence():
-    learner, collector = mat_learner(Everything(), agent_order="random", epochs=1)
-    spread_out(learner)
-    metrics = learner.update(collect_rollout(learner, collector), 0.0)
-    assert metrics["policy/kl"] < 1e-8
-    assert metrics["policy/clip_fraction"] == 0
 
 
 def test_an_order_is_drawn_for_each_rollout_and_stored():
@@ -136,11 +127,7 @@ class EarlyDeath(World):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "settings"),
-    [
-        (mat_learner, {}),
-        (mat_dec_learner, {}),
-        (ppo_learner, {"critic": "joint", "critic_network": "graph", "network": "mlp"}),
-    ],
+    [(mat_learner, {}), (ppo_learner, {"critic": "joint", "critic_network": "graph", "network": "mlp"})],
 )
 def test_values_are_those_of_the_team_after_a_death(build, settings):
     """The values of the dead agent, too, are the discounted reward of the group: 0.81, 0.9, 1."""
@@ -154,15 +141,6 @@ def test_values_are_those_of_the_team_after_a_death(build, settings):
     for expected, at in ((0.81, 0), (0.9, 1), (1.0, 2)):
         found = value[(age == at) & rollout.acted].mean(0)
         assert found.tolist() == pytest.approx([expected] * 2, abs=0.05)
-
-
-def test_mat_acts_for_the_whole_team_and_mat_dec_does_not():
-    mat, _ = mat_learner(Everything())
-    dec, _ = mat_dec_learner(Everything())
-    assert mat.policy.communicates
-    assert mat.capabilities.centralized_execution
-    assert not dec.policy.communicates
-    assert not dec.capabilities.centralized_execution
 
 
 def test_actions_of_mat_dec_depend_on_own_observations_only():
@@ -195,19 +173,13 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(settings, message):
         mat_learner(Everything(), **settings)
 
 
-def test_networks_that_are_no_transformer_are_refused():
-    for config, given in ((MATConfig, {"network": "graph"}), (MATDecConfig, {"critic_network": "mlp"})):
-        with pytest.raises(ValueError, match=next(iter(given))):
-            config(**given)
-
-
-@pytest.mark.parametrize("output", [1, 2])
-def test_gradients_of_entropies_and_values_reach_the_encoder(output):
+def test_gradients_of_entropies_and_values_reach_the_encoder():
     learner, collector = mat_learner(Probe(observe_age, lambda x, age, d, c: x.view(-1, 1), n=2, length=3))
     batch = tree_map(lambda x: x.flatten(0, 1), targets_of(learner, collect_rollout(learner, collector)).batch)
-    learner._evaluate(batch, {})[output].sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in learner.actor.encoder.parameters())
-    assert isinstance(learner, MAT)
+    for found in learner._evaluate(batch, {})[1:]:
+        learner.actor.zero_grad()
+        found.sum().backward(retain_graph=True)
+        assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in learner.actor.encoder.parameters())
 
 
 def test_large_teams_use_products_of_matrices():

@@ -22,14 +22,11 @@ from learners import (
     ddpg_learner,
     happo_learner,
     hasac_learner,
-    hatrpo_learner,
     pac_learner,
     poca_learner,
     ppo_learner,
     pqn_learner,
     sac_learner,
-    seac_learner,
-    vdac_learner,
 )
 from preset_learners import preset_learner
 
@@ -92,10 +89,10 @@ def same(one, other):
 
 
 PRESETS = (
-    *("ippo", "mappo", "happo", "hatrpo", "magpo", "vdac", "seac", "pac", "poca", "coma", "iql", "qmix", "wqmix"),
-    *("pqn", "pqn_qmix", "maddpg", "masac", "hasac"),
+    *("mappo", "happo", "hatrpo", "magpo", "seac", "pac", "poca", "coma", "qmix", "wqmix", "pqn_qmix", "maddpg"),
+    *("masac", "hasac"),
 )
-"""Every class of learners, and those whose critics or mixers read more."""
+"""Every class of learners with a loss of its own."""
 
 
 def poisoned(rollout, places, actions=True, rewards=True):
@@ -145,10 +142,9 @@ def test_actions_and_rewards_of_final_timesteps_do_not_change_weights(name, rnn)
     """
     moved = []
     for where in ("nowhere", "final", "acted"):
-        algorithm = preset_learner(name, env_of(Everything(dead=0.0), 16), rnn)
-        collector = Collector(
-            env_of(Everything(dead=0.0), 16), {algorithm.team.name: algorithm.behavior_policy}, seed=0
-        )
+        env = env_of(Everything(dead=0.0), 6)
+        algorithm = preset_learner(name, env, rnn)
+        collector = Collector(env, {algorithm.team.name: algorithm.behavior_policy}, seed=0)
         for _ in range(2):
             rollout = collect_rollout(algorithm, collector)
             final = ~rollout.acted[:-1].unsqueeze(-1).expand_as(rollout.reward)
@@ -167,23 +163,22 @@ def test_actions_and_rewards_of_final_timesteps_do_not_change_weights(name, rnn)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["dead", "alive"])
-@pytest.mark.parametrize("name", ["ippo", "poca", "iql", "pqn", "ddpg", "td3", "sac"])
-def test_masks_of_learners_exclude_dead_agents(name, where):
+@pytest.mark.parametrize("name", ["ippo", "poca", "iql", "pqn", "ddpg", "sac"])
+def test_masks_of_learners_exclude_dead_agents(name):
     """The collector clears the data of dead agents. The test changes it afterwards, so that it depends on the masks of
-    the learner. It applies to critics of an agent's own observation, or that know which agents are alive.
+    the learner. It applies to critics of an agent's own observation, or that know which agents are alive. The control
+    changes observations of agents that are alive.
     """
     found = []
-    for poison in (False, True):
-        algorithm = preset_learner(name, env_of(Everything("discrete", dead=0.0), 16), "none")
-        collector = Collector(
-            env_of(Everything("discrete", dead=0.0), 16), {algorithm.team.name: algorithm.behavior_policy}, 0
-        )
+    for where in ("nowhere", "dead", "alive"):
+        env = env_of(Everything("discrete", dead=0.0), 8)
+        algorithm = preset_learner(name, env, "none")
+        collector = Collector(env, {algorithm.team.name: algorithm.behavior_policy}, 0)
         for _ in range(2):
             rollout = collect_rollout(algorithm, collector)
-            alive = rollout.alive if where == "dead" else ~rollout.alive
+            alive = ~rollout.alive if where == "alive" else rollout.alive
             assert not alive.all()
-            if poison:
+            if where != "nowhere":
                 obs = {
                     "guard": torch.where(alive[..., :2, None], rollout.obs["guard"], 1e3),
                     "scout": torch.where(alive[..., 2:, None], rollout.obs["scout"], 1e3),
@@ -193,7 +188,8 @@ def test_masks_of_learners_exclude_dead_agents(name, where):
                 rollout = replace(rollout, obs=obs)
             algorithm.update(rollout, 0.0)
         found.append(weights(algorithm))
-    assert same(*found) == (where == "dead")
+    assert same(found[0], found[1])
+    assert not same(found[0], found[2])
 
 
 # ----------------------------------------------------------------------------------------------- seeds and exploration
@@ -240,26 +236,16 @@ REPLAYED = {
     "target_update_interval": 2,
     "priority_alpha": 0.6,
     "buffer_size": 2000,
-    "gradient_steps": 3,
+    "gradient_steps": 2,
 }
 RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
     "ppo": (ppo_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 2}),
     "happo": (happo_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 2}),
-    "hatrpo": (
-        hatrpo_learner,
-        {"num_minibatches": 2, "entropy_coef": 0.1, "entropy_decay": 0.9, "epochs": 2, "cg_iterations": 1},
-    ),
     "pac": (pac_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 1}),
-    "seac": (seac_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 1}),
-    "vdac": (vdac_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 1}),
     "poca": (poca_learner, {"num_minibatches": 2, "epochs": 2}),
     "coma": (coma_learner, {"num_minibatches": 2, "epsilon_decay_steps": 3000, "target_update_interval": 2}),
     "qmix": (q_learner_of_world, REPLAYED | {"mixer": "qmix", "reward_scale": "rms", "obs_last_action": True}),
-    "wqmix": (q_learner_of_world, REPLAYED | {"mixer": "qmix", "weighting": "central", "gradient_steps": 1}),
-    "pqn_qmix": (
-        pqn_learner,
-        {"mixer": "qmix", "reward_scale": "rms", "obs_last_action": True, "num_minibatches": 2},
-    ),
+    "pqn_qmix": (pqn_learner, {"mixer": "qmix", "reward_scale": "rms", "obs_last_action": True, "num_minibatches": 2}),
     "matd3": (
         ddpg_learner,
         REPLAYED
@@ -270,7 +256,7 @@ RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
         sac_learner,
         REPLAYED | {"critic": "joint", "reward_scale": "standardize", "batch_size": 8, "random_steps": 350},
     ),
-    "hasac": (hasac_learner, REPLAYED | {"reward_scale": "rms", "batch_size": 8}),
+    "hasac": (hasac_learner, REPLAYED | {"reward_scale": "rms", "batch_size": 8, "gradient_steps": 3}),
 }
 
 

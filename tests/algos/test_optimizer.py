@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.algos.optimizer import Optimizer, TargetNetwork, averaged_metrics, mean_metrics, scheduled
+from coterie.algos.optimizer import Optimizer, TargetNetwork, averaged_metrics, mean_metrics
 from coterie.core.errors import NonFiniteError
 from coterie.kernels import switch
 from coterie.ranks.ranks import Ranks
@@ -26,12 +26,6 @@ class Weights(nn.Module):
 
 def optimizer_of(**modules: nn.Module) -> Optimizer:
     return Optimizer(modules, eps=1e-8, weight_decay=0.0, max_grad_norm=None)
-
-
-@pytest.mark.parametrize(("progress", "value"), [(-1.0, 2.0), (0.25, 4.0), (1.0, 32.0), (3.0, 32.0)])
-def test_exponential_schedules_multiply_and_are_clipped(progress, value):
-    assert scheduled("exponential", 2.0, 32.0, progress) == pytest.approx(value)
-    assert scheduled("linear", 2.0, 32.0, progress) == 2 + 30 * min(max(progress, 0), 1)
 
 
 def test_the_first_step_of_adam_is_the_learning_rate_times_the_sign_of_the_gradient():
@@ -96,32 +90,6 @@ def test_weight_decay_and_eps_reach_adam():
     own = optimizer.for_module("a")
     own.step(damped.vector[0] * 1.0, {"a": 0.1})
     assert damped.vector.tolist() == pytest.approx([0.95, 1.0])
-
-
-def test_an_optimizer_for_one_module_has_moments_of_its_own():
-    one, other = Weights(), Weights()
-    optimizer = optimizer_of(one=one, other=other)
-    optimizer.step(one.vector[0] + other.vector[0], {"one": 0.1, "other": 0.1})
-    alone = optimizer.for_module("one")
-    assert (tuple(alone.flat), tuple(optimizer.flat)) == (("one",), ("one", "other"))
-    assert alone.state_dict() == {"one": {}}
-    before = one.vector.detach().clone()
-    alone.step(-one.vector[0], {"one": 0.1})  # the earlier moments would make this step smaller
-    torch.testing.assert_close(one.vector.detach() - before, torch.tensor([0.1, 0.0]))
-    assert optimizer.state_dict()["one"]["step"].item() == 1
-
-
-def test_a_restored_optimizer_takes_the_same_steps():
-    one, other = Weights(), Weights()
-    optimizer, restored = optimizer_of(one=one), optimizer_of(one=other)
-    restored.load_state_dict(optimizer.state_dict())
-    optimizer.step((one.vector * torch.tensor([1.0, -2.0])).sum(), {"one": 0.1})
-    other.load_state_dict(one.state_dict())
-    state = optimizer.state_dict()
-    restored.load_state_dict(state)
-    for weights, adam in ((one, optimizer), (other, restored)):
-        adam.step((weights.vector * torch.tensor([0.5, 3.0])).sum(), {"one": 0.1})
-    assert one.vector.equal(other.vector)
 
 
 def test_soft_and_hard_updates_of_a_target_network():

@@ -100,10 +100,6 @@ def test_other_policies_act_at_a_single_timestep():
     assert found.next_actions(others)["last"].continuous.shape == (3, 1, 1)
 
 
-def test_learners_must_provide_the_policy_of_targets():
-    assert TargetPolicyLearner.__abstractmethods__ == {"policy_of_targets"}
-
-
 class Learner(TargetPolicyLearner):
     """Stands for an algorithm with a target policy, which names itself."""
 

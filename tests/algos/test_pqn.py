@@ -8,12 +8,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from algo_worlds import Everything, Probe, env_of, observe_age, observe_zeros, unit_reward, zero_reward
-from coterie.algos.algorithm import AlgorithmContext
+from algo_worlds import Everything, Probe, observe_age, observe_zeros, unit_reward, zero_reward
 from coterie.algos.pqn import PQN, PQNConfig, pqn_loss, return_of_average_step
 from coterie.core.errors import UserError
 from coterie.envs.make import make
-from families import CLIMBING, climbing, pqn_samples
+from families import pqn_samples
 from learners import CPU, collect_rollout, learner_of, pqn_learner
 from loops import by_agent, choices_of, lambda_returns, next_team_values, team_q, team_reward, team_steps
 
@@ -142,9 +141,9 @@ def test_the_time_limit_ends_the_trace_and_not_the_return():
         assert found[0][:2, 0, 0].tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("mixer", ["none", "vdn"])
 @pytest.mark.parametrize(
-    ("reward", "limit", "average"), [(-1.0, True, -10.0), (-1.0, False, -1 / 0.55), (1.0, True, 0.0)]
+    ("mixer", "reward", "limit", "average"),
+    [("none", -1.0, True, -10.0), ("vdn", -1.0, False, -1 / 0.55), ("none", 1.0, True, 0.0)],
 )
 def test_values_are_learned_relative_to_the_return_of_an_average_step(mixer, reward, limit, average):
     """Q = 0, r = -1, gamma 0.9, lambda 0, episodes of two steps. If only a limit ends them, b = -1 / (1 - 0.9) = -10,
@@ -192,8 +191,7 @@ def test_centered_values_plus_the_average_return_are_the_values_of_the_game():
     torch.testing.assert_close(found, torch.tensor([[-1.9], [-1.0]]).expand(2, 3), atol=0.02, rtol=0.0)
 
 
-@pytest.mark.parametrize("rnn", ["gru", "lstm"])
-@pytest.mark.parametrize("last_action", [False, True])
+@pytest.mark.parametrize(("rnn", "last_action"), [("gru", False), ("lstm", True)])
 def test_sequences_of_any_length_have_the_same_targets_and_values(rnn, last_action):
     """The hidden state before each sequence is that of the whole rollout, with resets within."""
     found = []
@@ -239,23 +237,6 @@ def test_values_are_those_that_the_policy_acted_on(rnn):
             assert best.equal(block.join_actions(rollout.action).discrete[..., 0])
 
 
-def test_a_recurrent_network_that_is_reset_at_every_timestep_learns_as_one_without_memory():
-    """Its sequences then are independent timesteps. The control keeps the hidden state."""
-    for reset in (True, False):
-        learner, collector = pqn_learner(Everything(dead=0.0), 8, rnn="gru", mixer="vdn")
-        rollout = collect_rollout(learner, collector)
-        first = torch.ones_like(rollout.first) if reset else rollout.first
-        batch, _ = learner.samples(replace(rollout, first=first))
-        with torch.no_grad():
-            zero = learner.policy.initial_hidden_state(12 * 8)
-            now = {role: x.flatten(0, 1).unsqueeze(0) for role, x in batch.obs.items()}
-            q, _ = learner.policy.net(now, torch.ones(1, 12 * 8, 3).bool(), zero, None)
-            alone = {name: x.unflatten(1, (12, 8))[0] for name, x in q.items()}
-            q, _ = learner.policy.net(batch.obs, batch.first, learner.policy.initial_hidden_state(8), None)
-        same = all(torch.allclose(q[name], alone[name], atol=1e-5) for name in q)
-        assert same == reset
-
-
 def test_settings_without_effect_and_too_many_minibatches_are_refused():
     world = Probe(observe_zeros, zero_reward, n=2)
     for settings, message in (
@@ -276,22 +257,6 @@ QUICK = {"lr": 5e-3, "epochs": 8, "rollout_length": 8, "hidden_sizes": (32,), "s
 
 
 @pytest.mark.slow
-def test_pqn_vdn_fits_climbing_by_least_squares():
-    """The exact solution is row mean plus column mean minus total mean."""
-    learner, collector = pqn_learner(climbing(), 64, mixer="vdn", gamma=0.0, **QUICK, **UNIFORM)
-    for _ in range(60):
-        learner.update(collect_rollout(learner, collector), 0.0)
-    rollout = collect_rollout(learner, collector)
-    with torch.no_grad():
-        ((q,),) = (x.values() for x in learner.policy.net(rollout.obs, None, {}, None)[:1])
-    fit = q[0, 0, 0].view(-1, 1) + q[0, 0, 1]
-    pay = 2 * CLIMBING  # both agents receive it
-    exact = pay.mean(1, keepdim=True) + pay.mean(0, keepdim=True) - pay.mean()
-    assert torch.allclose(fit, exact, atol=2.0)
-    assert divmod(int(fit.argmax()), 3) == (2, 2)
-
-
-@pytest.mark.slow
 def test_pqn_qmix_reaches_the_known_payoff_of_the_two_step_game():
     """VDN cannot represent the best joint action, see `test_qlearning.py`: it ends at 7."""
     env = make("matrix/two_step", {}, 64, 0, device=CPU, with_state=True)
@@ -304,12 +269,3 @@ def test_pqn_qmix_reaches_the_known_payoff_of_the_two_step_game():
     rollout = collect_rollout(learner, collector)
     total = (rollout.reward.sum(-1) + rollout.group_reward.sum(-1))[rollout.acted[:-1]]
     assert set(total.tolist()) == {0.0, 8}  # the first of two steps has no reward
-
-
-def test_defaults_are_those_of_the_page():
-    config = PQNConfig()
-    assert (config.optimizer, config.layer_norm, config.epochs, config.td_lambda) == ("radam", "hidden", 4, 0.65)
-    env = env_of(Probe(observe_zeros, zero_reward), 128)
-    (team,) = env.spec.default_teams()
-    context = AlgorithmContext(team=team, num_envs=128, seed=0, device=CPU)
-    assert context.with_derived(config).num_minibatches == 16

@@ -23,17 +23,14 @@ pytestmark = pytest.mark.slow
 NUMBER = spaces.Box(-1.0, 1.0, (1,))
 CLIPPED = {"rollout_length": 8, "epochs": 8, "lr": 1e-2, "entropy_coef": 0.0, "value_clip_eps": None}
 REPLAYED = {"rollout_length": 8, "lr": 1e-2, "batch_size": 64, "gradient_steps": 8}
-FITTED = {"rollout_length": 8, "lr": 1e-2, "epochs": 8, "td_lambda": 0.5, "epsilon_decay_steps": 2000}
+
 NOISY = REPLAYED | {"tau": 0.1, "noise_std": 0.3, "random_steps": 256}
 WARM = REPLAYED | {"tau": 0.1, "gradient_steps": 16, "temperature": 0.01, "learn_temperature": False}
 QUICK: dict[str, tuple[int, int, dict[str, Any]]] = {
     "ppo": (10, 64, CLIPPED),
     "mappo": (10, 64, CLIPPED | {"critic": "joint"}),
-    "happo": (10, 64, CLIPPED),
     "hatrpo": (10, 64, CLIPPED),
     "mat": (10, 64, CLIPPED),
-    "mat_dec": (10, 64, CLIPPED),
-    "poca": (10, 64, CLIPPED),
     "coma": (
         60,
         64,
@@ -46,15 +43,13 @@ QUICK: dict[str, tuple[int, int, dict[str, Any]]] = {
         },
     ),
     "iql": (20, 16, REPLAYED | {"target_update_interval": 20, "epsilon_decay_steps": 2000}),
-    "pqn": (40, 64, FITTED),
     "ddpg": (24, 32, NOISY),
     "maddpg": (24, 32, NOISY | {"critic": "joint"}),
     "sac": (14, 16, WARM),
     "masac": (14, 16, WARM | {"critic": "joint"}),
-    "hasac": (14, 16, WARM),
 }
 """Rollouts, environments and settings that suffice for the simplest probes."""
-SINGLE_AGENT = ("ppo", "mat", "poca", "coma", "iql", "pqn", "ddpg", "sac")
+SINGLE_AGENT = ("ppo", "mat", "coma", "iql", "ddpg", "sac")
 
 
 def solves(name, world, is_solved, rollouts=0, corrupt=None, prepare=None, **settings):
@@ -140,17 +135,7 @@ OPTIMUM = {
     "ddpg, td3": ("ddpg", 12, {"twin_critics": True, "policy_delay": 2, "target_noise": 0.2}),
     "sac, without sharing": ("sac", 10, STEADY | {"share_params": "none"}),
 }
-SUM = {
-    "mappo": ("mappo", 12, {}),
-    "happo": ("happo", 12, {}),
-    "mat": ("mat", 12, {"lr": 3e-3}),
-    "mat_dec": ("mat_dec", 12, {}),
-    "poca": ("poca", 12, {"lr": 3e-3}),
-    "maddpg": ("maddpg", 36, FASTER),
-    "maddpg, current actions": ("maddpg", 36, FASTER | {"other_actions": "current"}),
-    "masac": ("masac", 24, STEADY),
-    "hasac": ("hasac", 24, STEADY),
-}
+SUM = {"mappo": (12, {}), "mat": (12, {"lr": 3e-3}), "maddpg": (36, FASTER), "masac": (24, STEADY)}
 
 
 NEGATED, IGNORED = {"corrupt": negated_rewards}, {"prepare": ignore_actions}
@@ -166,10 +151,10 @@ def test_probe_an_interior_optimum_of_a_continuous_action_is_found(case, mistake
     assert solves(name, world, is_solved, rollouts, **settings, **mistake) != bool(mistake)
 
 
-@pytest.mark.parametrize(("case", "mistake"), [*((case, {}) for case in SUM), ("maddpg", IGNORED)])
-def test_probe_two_agents_coordinate_a_sum_of_actions(case, mistake):
+@pytest.mark.parametrize(("name", "mistake"), [*((name, {}) for name in SUM), ("maddpg", IGNORED)])
+def test_probe_two_agents_coordinate_a_sum_of_actions(name, mistake):
     """The reward is -(a1 + a2 - 1)^2."""
-    name, rollouts, settings = SUM[case]
+    rollouts, settings = SUM[name]
     reward = lambda x, age, d, c: -(c[..., 0].sum(1, keepdim=True) - 1).square()  # noqa: E731
     world = Probe(observe_ones, reward, n=2, actions=NUMBER)
 

@@ -1,7 +1,5 @@
 """Advantages and returns of several reward signals against plain loops over literal numbers."""
 
-from dataclasses import FrozenInstanceError
-
 import pytest
 import torch
 
@@ -128,17 +126,6 @@ def test_only_the_weight_of_the_environment_s_reward_is_multiplied():
     assert found[1:] == STREAMS[1:]
 
 
-def test_a_signal_has_weight_one_the_algorithm_s_discount_and_ends_with_episodes_by_default():
-    stream = RewardStream(name="extrinsic")
-    assert (stream.weight, stream.gamma, stream.episodic, stream.schedule, stream.end) == (1, None, True, "constant", 1)
-    learner = RewardStreams((stream,), gamma=0.9, device=torch.device("cpu"))
-    assert (learner.gamma, len(learner)) == (0.9, 1)
-    several = RewardStreams(STREAMS, gamma=0.9, device=torch.device("cpu"))
-    assert isinstance(several.gamma, torch.Tensor)
-    assert several.gamma.tolist() == pytest.approx([0.9, 0.5, 0.7])
-    assert len(several) == 3
-
-
 def test_advantages_of_a_batch_are_those_of_its_agents():
     """Three timesteps of two environments with two agents, each of which ends at times of its own."""
     draw, learner = torch.Generator().manual_seed(0), RewardStreams(STREAMS, gamma=0.9, device=torch.device("cpu"))
@@ -175,13 +162,3 @@ def test_advantages_of_a_single_signal_are_not_rounded_to_the_scale_of_its_value
     )
     assert advantage.flatten().tolist() == pytest.approx([0.4, 0.5])
     assert target.flatten().tolist() == [2.0**25, 0.5]
-
-
-def test_reward_signals_are_described_by_name():
-    with pytest.raises(TypeError):
-        RewardStream("extrinsic")  # pyright: ignore[reportCallIssue]
-
-
-def test_a_stream_cannot_be_changed_since_learners_share_it():
-    with pytest.raises(FrozenInstanceError):
-        STREAMS[0].weight = 1.0  # type: ignore[misc]

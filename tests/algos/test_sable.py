@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
@@ -79,7 +78,7 @@ def test_the_ratio_of_the_first_gradient_step_is_one(kind, memory, order):
     assert value < 1e-5
 
 
-@pytest.mark.parametrize(("memory", "order"), list(product((True, False), ("fixed", "random"))))
+@pytest.mark.parametrize(("memory", "order"), [(True, "random"), (False, "fixed")])
 def test_agent_by_agent_the_features_are_those_of_one_pass(memory, order):
     """In double precision, with two blocks, deaths and starts of episodes."""
     learner, collector = sable_learner(Everything(), memory=memory, agent_order=order, num_blocks=2)
@@ -106,12 +105,17 @@ def test_agent_by_agent_the_features_are_those_of_one_pass(memory, order):
         torch.testing.assert_close(value, after[name], atol=1e-11, rtol=0)
 
 
-@pytest.mark.parametrize("order", ["fixed", "random"])
-def test_sequences_within_a_rollout_start_with_their_hidden_states(order):
-    learner, collector = sable_learner(Everything(), agent_order=order, sequence_length=4)
-    log_prob, value = errors(learner, second_rollout(shaken(learner), collector))
-    assert log_prob < 1e-5
-    assert value < 1e-5
+def test_minibatches_have_the_hidden_states_of_their_sequences():
+    learner, collector = sable_learner(Everything(), agent_order="random", sequence_length=4, num_minibatches=4)
+    rollout = second_rollout(shaken(learner), collector)
+    learner._critic_state = {name: rollout.hidden_state[name] for name in (ENCODER, STEP)}
+    samples, _ = learner._samples(rollout, 0.0)
+    for batch, hidden_states in learner._minibatches(*samples):
+        with torch.no_grad():
+            log_prob, _, value = learner._evaluate(batch, hidden_states)
+        assert batch.log_prob.shape[:2] == (4, 6)
+        torch.testing.assert_close(log_prob[batch.valid], batch.log_prob[batch.valid], atol=1e-5, rtol=0)
+        torch.testing.assert_close(value[batch.critic_valid], batch.value[batch.critic_valid], atol=1e-5, rtol=0)
 
 
 def test_the_ratio_is_not_one_with_another_state_another_order_or_without_resets():
@@ -123,17 +127,6 @@ def test_the_ratio_is_not_one_with_another_state_another_order_or_without_resets
     never = replace(rollout, first=torch.zeros_like(rollout.first))
     for wrong in (forgotten, flipped, never):
         assert errors(learner, wrong)[0] > 1e-3
-
-
-def test_minibatches_have_the_hidden_states_of_their_sequences():
-    learner, collector = sable_learner(Everything(), num_minibatches=4)
-    rollout = second_rollout(shaken(learner), collector)
-    samples, _ = learner._samples(rollout, 0.0)
-    for batch, hidden_states in learner._minibatches(*samples):
-        with torch.no_grad():
-            log_prob, _, _ = learner._evaluate(batch, hidden_states)
-        assert batch.log_prob.shape[1] == 2
-        torch.testing.assert_close(log_prob[batch.valid], batch.log_prob[batch.valid], atol=1e-5, rtol=0)
 
 
 # ---------------------------------------------------------------------------------------------------------- memory
@@ -149,8 +142,10 @@ def features(learner, rollout, change=None):
         return learner.actor.features(obs, action, rollout.first[:-1], rollout.hidden_state)
 
 
-def test_agents_remember_their_episode_and_nothing_of_the_one_before():
-    learner, collector = sable_learner(Everything(scouts=False), num_envs=16)
+@pytest.mark.parametrize("memory", [True, False])
+def test_agents_remember_their_episode_and_nothing_of_the_one_before_if_they_have_memory(memory):
+    learner, collector = sable_learner(Everything(scouts=False), num_envs=16, memory=memory)
+    assert bool(learner.policy.initial_hidden_state(3)) == memory
     rollout = second_rollout(shaken(learner), collector)
     starts = episode_starts(rollout.first[:-1], rollout.alive[:-1])
     assert starts[1:].any(0).all()
@@ -162,22 +157,8 @@ def test_agents_remember_their_episode_and_nothing_of_the_one_before():
     differs = (features(learner, rollout) != features(learner, rollout, change)).any(-1).any(-1)  # [T, B]
     started = starts.cumsum(0) - starts[0].long() > 0
     assert differs[0].all()
-    assert differs[~started].float().mean() > 0.9
     assert not differs[started].any()
-
-
-def test_without_memory_there_is_no_hidden_state_and_nothing_is_remembered():
-    learner, collector = sable_learner(Everything(scouts=False), memory=False)
-    assert learner.policy.initial_hidden_state(3) == {}
-    rollout = second_rollout(shaken(learner), collector)
-
-    def change(obs, action):
-        obs["guard"][0] += 1.0
-        return obs, action
-
-    differs = (features(learner, rollout) != features(learner, rollout, change)).any(-1).any(-1)
-    assert differs[0].all()
-    assert not differs[1:].any()
+    assert differs[1:][~started[1:]].float().mean() > 0.9 if memory else not differs[1:].any()
 
 
 def test_the_hidden_state_has_a_matrix_per_head_block_and_retention():
@@ -245,14 +226,14 @@ def test_dead_agents_leave_nothing_in_the_memory_and_to_later_agents(memory):
     assert torch.equal(one[alive], other[alive])
 
 
-@pytest.mark.parametrize("output", [1, 2])
-def test_gradients_of_entropies_and_values_reach_the_encoder(output):
+def test_gradients_of_entropies_and_values_reach_the_encoder():
     learner, collector = sable_learner(Everything(scouts=False))
     samples, _ = learner._samples(second_rollout(shaken(learner), collector), 0.0)
-    found = learner._evaluate(samples.batch, samples.hidden_states)[output]
-    found[samples.batch.valid].sum().backward()
-    layers = learner.actor.encoder.layers
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in layers.parameters())
+    for found in learner._evaluate(samples.batch, samples.hidden_states)[1:]:
+        learner.actor.zero_grad()
+        found[samples.batch.valid].sum().backward(retain_graph=True)
+        layers = learner.actor.encoder.layers
+        assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in layers.parameters())
 
 
 def test_agents_that_come_later_do_not_start_an_episode():
@@ -312,7 +293,7 @@ def test_only_memory_solves_a_task_that_needs_it(memory):
     learner, collector = sable_learner(
         world, num_envs=64, memory=memory, **QUICK | {"gamma": 1.0, "rollout_length": 12, "lr": 3e-3}
     )
-    for _ in range(12):
+    for _ in range(12 if memory else 6):
         learner.update(collect_rollout(learner, collector), 0.5)
     rollouts = [collect_rollout(learner, collector) for _ in range(4)]
     ended = [r.reward[r.episode_terminated].mean().item() for r in rollouts]
@@ -329,11 +310,10 @@ def test_continuous_actions_and_truncated_episodes_have_their_exact_values():
 
     world = Probe(observe_ones, reward, n=2, length=4, limit=True, actions=spaces.Box(-1.0, 1.0, (1,)))
     settings = QUICK | {"value_time_left": False, "bootstrap_at_limit": True, "value_norm_decay": 0.9, "lr": 3e-3}
-    learner, collector = sable_learner(world, num_envs=32, memory=True, **settings)
-    for _ in range(30):
-        rollout = collect_rollout(learner, collector)
-        metrics = learner.update(rollout, 0.5)
-    assert metrics["value/estimate"] == pytest.approx(10.0, abs=0.5)
+    learner, collector = sable_learner(world, num_envs=16, memory=True, **settings | {"gamma": 0.5})
+    for _ in range(12):
+        metrics = learner.update(collect_rollout(learner, collector), 0.5)
+    assert metrics["value/estimate"] == pytest.approx(2.0, abs=0.1)
 
 
 # -------------------------------------------------------------------------------------------------------- settings

@@ -9,7 +9,6 @@ import torch
 
 from algo_worlds import Everything
 from coterie.algos.sac import SACConfig, SACNetworks, Temperature
-from coterie.core.types import Action
 from coterie.nets.team import team_blocks
 from policy_cases import CPU, draw
 
@@ -38,22 +37,6 @@ def test_hidden_layers_of_the_critics_are_the_policys_unless_configured(settings
     nets = networks(critic="own", **settings)
     assert next(nets.critics.second_critic.heads["guard"].parameters()).shape[1] == units
     assert next(nets.policy.net.networks["guard"].parameters()).shape[1] == 7
-
-
-@pytest.mark.parametrize(("rnn", "burn_in"), [("gru", 2), ("none", 0)])
-def test_only_recurrent_critics_have_a_burn_in(rnn: str, burn_in: int):
-    """No gradient flows to the first two timesteps."""
-    nets = networks(critic="own", rnn=rnn, burn_in=2)
-    obs = {"guard": torch.randn(4, 1, 2, 5), "scout": torch.randn(4, 1, 1, 3)}
-    obs["guard"].requires_grad_()
-    first = torch.zeros(4, 1, 3, dtype=torch.bool) if rnn == "gru" else None
-    q = nets.critics(obs, None, networks_actions(), None, first)
-    (gradient,) = torch.autograd.grad(q[:, :, 0, 0].sum(), obs["guard"])
-    assert [bool(x.any()) for x in gradient] == [burn_in == 0] * 2 + [True] * 2
-
-
-def networks_actions() -> dict[str, Any]:
-    return {name: Action(torch.zeros(4, 1, n, 1, dtype=torch.int64)) for name, n in (("guard", 2), ("scout", 1))}
 
 
 def test_each_part_has_a_state_an_optimizer_and_a_target():

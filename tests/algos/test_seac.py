@@ -10,7 +10,7 @@ from algo_worlds import Everything, Probe, observe_ones, observe_x, zero_reward
 from coterie.algos.seac import SharedBatch, seac_loss
 from coterie.core.tree import tree_leaves, tree_map
 from coterie.functional.returns import agent_rewards
-from learners import collect_rollout, mean_reward, ppo_learner, seac_learner, targets_of
+from learners import collect_rollout, ppo_learner, seac_learner, targets_of
 
 
 def observe_agents(x, age):
@@ -95,20 +95,6 @@ def test_every_agent_reads_the_timesteps_of_every_agent():
             assert shared.obs["agent"][:, envs, i].equal(rollout.obs["agent"][:, :, of])
             assert shared.action["agent"].discrete[:, envs, i].equal(rollout.action["agent"].discrete[:, :, of])
         assert shared.episode_truncated[:, envs].equal(rollout.episode_truncated)
-
-
-def test_weights_are_ratios_of_the_policies_that_act():
-    """In the first gradient step, the policy of agent k has the probability that the rollout recorded."""
-    algorithm, collector = seac_learner(Probe(observe_ones, zero_reward, n=2, length=3), 4)
-    rollout = collect_rollout(algorithm, collector)
-    batch = targets_of(algorithm, algorithm.shared(rollout), as_sequences=True).batch
-    log_prob, _ = algorithm.policy.actor.evaluate(batch.obs, batch.action_mask, batch.action, None, {})
-    own = log_prob[:, :4] - batch.log_prob[:, :4]
-    torch.testing.assert_close(own, torch.zeros_like(own))
-    others = log_prob[:, 4:] - batch.log_prob[:, 4:]
-    assert (others.abs() > 1e-6).any()
-    assert batch.own[:, :4].all()
-    assert not batch.own[:, 4:].any()
 
 
 def test_without_sharing_it_is_independent_actor_critic():
@@ -226,11 +212,3 @@ def test_an_update_is_that_of_loops_over_pairs_of_agents():
     assert metrics["loss/policy"] == pytest.approx((own[0] + share * others[0]).item(), rel=1e-4)
     assert metrics["loss/value"] == pytest.approx((own[1] + share * others[1]).item(), rel=1e-4)
     assert metrics["policy/entropy"] == pytest.approx(own[2].item(), rel=1e-4)
-
-
-def test_sharing_of_a_single_agent_changes_nothing():
-    world = Probe(observe_ones, lambda x, age, d, c: d.float(), n=1, length=1)
-    algorithm, collector = seac_learner(world, 32, rollout_length=8, lr=1e-2, epochs=1, entropy_coef=0.0)
-    for _ in range(25):
-        algorithm.update(collect_rollout(algorithm, collector), 0.0)
-    assert mean_reward(algorithm, collector) > 0.9

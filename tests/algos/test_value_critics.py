@@ -87,16 +87,3 @@ def test_a_recurrent_centralized_critic_has_one_hidden_state_per_environment():
     state, first = torch.randn(5, 3, 6, generator=draw(2)), torch.zeros(5, 3, 1, dtype=torch.bool)
     value, hidden_state = critic({}, state, first, {"h": torch.zeros(3, 1, 7)})
     assert (value.shape, hidden_state["h"].shape) == ((5, 3, 3, 2), (3, 1, 7))
-
-
-def test_values_of_a_batch_without_time_are_the_same():
-    obs, state = observations(), torch.randn(5, 3, 6, generator=draw(2))
-    flat = {name: x.flatten(0, 1) for name, x in obs.items()}
-    config = NetworkConfig((8,), "tanh")
-    for critic in (
-        DecentralizedCritic(TEAM, 4, config, draw(), state_size=6),
-        CentralizedCritic(TEAM, 4, config, draw(), inputs=CentralInputs(True, 6)),
-    ):
-        found = critic(flat, state.flatten(0, 1), None, {})[0]
-        assert found.shape == (15, 3, 4)
-        torch.testing.assert_close(found, critic(obs, state, None, {})[0].flatten(0, 1))

@@ -47,10 +47,7 @@ def message(spec: ReplaySpec) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("room", "size"),
-    [(99_999, 990), (12_399, 120), (1_599, 15), (799, 7), (100, 1)],
-)
+@pytest.mark.parametrize(("room", "size"), [(99_999, 990), (12_399, 120), (1_599, 15), (799, 7), (100, 1)])
 def test_the_size_that_fits_has_at_most_two_digits(free: dict[str, int | None], room: int, size: int):
     free["device"] = room
     assert message(spec_of()).endswith(f" are free. Set algo.buffer_size={size} or algo.buffer_storage=disk.")
@@ -133,13 +130,6 @@ def test_the_index_of_priorities_has_the_size_of_its_tree_to_one_percent(num_env
     found = memory.index_nbytes(spec)
     assert found == pytest.approx(positions + SumTree(positions, CPU).nbytes, rel=0.01)
     assert isinstance(found, int)
-
-
-def test_the_size_is_described_with_its_place():
-    assert memory.describe(spec_of(), 1_234_567) == "replay buffer of 1,000 steps: 1.2 MB in memory"
-    assert memory.describe(spec_of(storage="disk"), 20) == "replay buffer of 1,000 steps: 20 bytes on disk"
-    assert memory.describe(spec_of(device=META), 20) == "replay buffer of 1,000 steps: 20 bytes on meta"
-    assert memory.describe(spec_of(device=META, storage="cpu"), 20).endswith("in memory")
 
 
 ROLES = (

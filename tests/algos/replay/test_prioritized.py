@@ -124,10 +124,6 @@ def test_error_of_a_sequence_is_mostly_its_largest():
     assert sequence_error(error, valid).tolist() == pytest.approx([0.9 * 4 + 0.1 * 2.5, 5.0])
 
 
-def test_error_of_a_sequence_with_one_valid_entry():
-    assert sequence_error(torch.tensor([[4.0], [9.0]]), torch.tensor([[True], [False]])).item() == pytest.approx(4.0)
-
-
 @pytest.mark.parametrize("rollouts", [1, 2])
 def test_the_ring_has_one_more_timestep_than_the_rollouts_held(rollouts):
     """The last of its places is followed by the first."""

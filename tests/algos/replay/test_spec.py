@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,26 +51,12 @@ def test_a_buffer_of_all_ranks_has_their_environments_and_steps():
         assert every.timesteps == spec.timesteps
 
 
-def test_defaults_sample_uniformly_from_the_learners_device():
-    spec = spec_of(device=torch.device("meta"))
-    assert (spec.states, spec.hidden_state, spec.min_sequences) == ((), {}, 1)
-    assert (spec.priority_alpha, spec.priority_beta) == (0, 0)
-    assert spec.storage_device.type == "meta"
-    for storage in ("cpu", "disk"):
-        assert spec_of(device=torch.device("meta"), storage=storage).storage_device.type == "cpu"
-
-
 @pytest.mark.parametrize(
-    ("choices", "dtype"),
-    [(256, torch.uint8), (257, torch.int16), (1 << 15, torch.int16), ((1 << 15) + 1, torch.int32)],
+    ("choices", "dtype"), [(256, torch.uint8), (257, torch.int16), (1 << 15, torch.int16), ((1 << 15) + 1, torch.int32)]
 )
 def test_discrete_actions_are_stored_in_the_smallest_type(choices, dtype):
     assert spec_of(team=team_of(spaces.Discrete(choices))).discrete_dtype == dtype
     assert spec_of(team=team_of(spaces.MultiDiscrete([2, choices]))).discrete_dtype == dtype
-
-
-def test_a_team_without_choices_needs_the_smallest_type():
-    assert spec_of(team=team_of(spaces.Box(-1.0, 1.0, (2,)))).discrete_dtype == torch.uint8
 
 
 def test_a_checkpoint_needs_the_same_sizes():
@@ -93,11 +79,3 @@ def test_a_buffer_has_room_for_sequences_and_batches():
         UserError, match=r"holds at most 2 sequences of 4 steps, less than algo.batch_size=3. Set a larg"
     ):
         spec_of(capacity=8, sequence_length=4, min_sequences=3).require_sequences()
-
-
-def test_settings_are_given_by_name_and_do_not_change():
-    spec = spec_of()
-    with pytest.raises(TypeError):
-        ReplaySpec(spec.team, 2, 4, 40, 3, "timestep", 0, torch.device("cpu"))  # pyright: ignore[reportCallIssue]
-    with pytest.raises(FrozenInstanceError):
-        spec.capacity = 80  # pyright: ignore[reportAttributeAccessIssue]
