@@ -13,9 +13,8 @@ LOGITS = torch.zeros(4, 5)
 ACTION = torch.zeros(4, 2, dtype=torch.int64)
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_random_arguments_give_the_results_of_pytorch_or_an_error(part):
-    outcomes = {kernel_arguments.call_once(seed) for seed in range(300 * part, 300 * part + 300)}
+def test_random_arguments_give_the_results_of_pytorch_or_an_error():
+    outcomes = {kernel_arguments.call_once(seed) for seed in range(400)}
     assert len({name for name, outcome in outcomes if outcome == "refused"}) == 18
 
 

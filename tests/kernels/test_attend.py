@@ -57,8 +57,7 @@ def test_sums_over_pairs_and_products_of_matrices_are_the_same(heads, monkeypatc
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("tokens_first", [False, True])
+@pytest.mark.parametrize(("tokens_first", "dtype"), [(False, torch.float64), (True, torch.float32)])
 @pytest.mark.parametrize(
     ("samples", "queries", "members", "units", "heads"),
     [(1, 1, 1, 16, 1), (70, 3, 3, 32, 1), (33, 5, 7, 64, 2), (3, 2, 30, 64, 4), (2, 0, 3, 32, 1), (0, 2, 3, 32, 1)],

@@ -8,8 +8,6 @@ from coterie.core.types import Action
 from coterie.functional.policy_gradient import log_prob_and_entropy, sample_action
 from coterie.kernels.policy_gradient import categorical, sample_categorical
 
-CHOICES = [(5,), (1,), (2, 3), (4, 1, 20)]
-
 
 def batch(choices, rows, *, masked, dtype=torch.float64, seed=0):
     """Returns random logits, masks with at least one choice per component, available actions, and noise."""
@@ -27,9 +25,13 @@ def batch(choices, rows, *, masked, dtype=torch.float64, seed=0):
     return logits, mask, action, noise
 
 
-@pytest.mark.parametrize("rows", [0, 1, 130])
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("choices", CHOICES)
+@pytest.mark.parametrize(
+    ("choices", "masked", "rows"),
+    [
+        *(((5,), False, 130), ((5,), True, 0), ((1,), True, 1), ((1,), False, 0)),
+        *(((2, 3), False, 1), ((2, 3), True, 130), ((4, 1, 20), False, 130), ((4, 1, 20), True, 1)),
+    ],
+)
 def test_values_and_gradients_are_those_of_pytorch(choices, masked, rows):
     logits, mask, action, _ = batch(choices, rows, masked=masked)
     spec = ActionSpec(choices=choices)
@@ -42,9 +44,13 @@ def test_values_and_gradients_are_those_of_pytorch(choices, masked, rows):
         assert torch.autograd.gradcheck(categorical, inputs)
 
 
-@pytest.mark.parametrize("greedy", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("choices", CHOICES)
+@pytest.mark.parametrize(
+    ("choices", "masked", "greedy"),
+    [
+        *(((5,), False, True), ((5,), True, False), ((1,), True, True), ((1,), False, False)),
+        *(((2, 3), True, True), ((2, 3), False, False), ((4, 1, 20), True, False), ((4, 1, 20), False, True)),
+    ],
+)
 def test_samples_are_those_of_pytorch(choices, masked, greedy):
     logits, mask, _, noise = batch(choices, 500, masked=masked)
     noise = None if greedy else noise

@@ -18,8 +18,7 @@ def validity(shape, kind):
     return torch.zeros(shape, dtype=torch.bool) if kind == "none" else torch.arange(shape.numel()).view(shape) % 3 > 0
 
 
-@pytest.mark.parametrize("valid", ["all", "some", "none"])
-@pytest.mark.parametrize("shape", [(0,), (1,), (50, 3)])
+@pytest.mark.parametrize(("shape", "valid"), [((0,), "all"), ((1,), "all"), ((50, 3), "some"), ((50, 3), "none")])
 def test_the_policy_loss_is_that_of_pytorch(shape, valid):
     log_prob, old, advantage = samples(shape, 3)
     log_prob, valid = (old + 0.3 * log_prob).requires_grad_(), validity(log_prob.shape, valid)
@@ -33,10 +32,13 @@ def test_the_policy_loss_is_that_of_pytorch(shape, valid):
     torch.testing.assert_close(*grads)
 
 
-@pytest.mark.parametrize("huber_delta", [None, 0.5])
-@pytest.mark.parametrize("clip_eps", [None, 0.2])
-@pytest.mark.parametrize("valid", ["all", "some", "none"])
-@pytest.mark.parametrize("shape", [(0, 1), (1, 1), (50, 3, 2)])
+@pytest.mark.parametrize(
+    ("shape", "valid", "clip_eps", "huber_delta"),
+    [
+        *(((0, 1), "all", 0.2, 0.5), ((1, 1), "all", None, None), ((50, 3, 2), "all", 0.2, 0.5)),
+        *(((50, 3, 2), "some", 0.2, None), ((50, 3, 2), "some", None, 0.5), ((50, 3, 2), "none", 0.2, 0.5)),
+    ],
+)
 def test_the_value_loss_is_that_of_pytorch(shape, valid, clip_eps, huber_delta):
     value, old, target = samples(shape, 3)
     value, valid = value.requires_grad_(), validity(value.shape[:-1], valid)

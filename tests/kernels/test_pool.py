@@ -1,8 +1,6 @@
 """The threads of the kernels: tasks, callers at the same time, forked processes, and the end of a process."""
 
-import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -13,28 +11,6 @@ from coterie.kernels import build, native
 from coterie.kernels.mlp import mlp
 
 PROGRAM = Path(__file__).with_name("pool.cpp")
-
-FORK = """
-import os
-import torch
-from coterie.kernels import native
-from coterie.kernels.mlp import mlp
-
-def result(threads):
-    torch.manual_seed(0)
-    x = torch.randn(1000, 64)
-    with native.threads(threads):
-        return mlp(x, [torch.randn(64, 64), torch.randn(64, 8)], [torch.randn(64), torch.randn(8)], activated=1)
-
-expected = result(1)
-assert torch.equal(result(3), expected)
-child = os.fork()
-assert torch.equal(result(3), expected)
-assert torch.equal(result(5), expected)
-if child:
-    assert os.waitpid(child, 0)[1] == 0
-    print("both")
-"""
 
 
 def arguments(rows):
@@ -84,9 +60,3 @@ def test_kernels_in_several_threads_of_python_do_not_disturb_each_other():
     for worker in workers:
         worker.join()
     assert not wrong
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_has_threads_of_its_own_and_both_processes_end():
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=200)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "both\n", "")
