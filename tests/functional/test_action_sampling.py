@@ -21,13 +21,6 @@ def test_squashed_sample_and_its_log_density():
     assert density.item() == pytest.approx(-0.470791 + 0.395722, abs=1e-5)
 
 
-def test_log_densities_of_numbers_are_summed():
-    mean, log_std, noise = torch.tensor([0.1, -0.4]), torch.tensor([-0.2, 0.3]), torch.tensor([0.5, -1.0])
-    _, both = sample_squashed(mean, log_std, noise)
-    apart = [sample_squashed(mean[i : i + 1], log_std[i : i + 1], noise[i : i + 1])[1] for i in range(2)]
-    assert both.item() == pytest.approx(sum(x.item() for x in apart), abs=1e-6)
-
-
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 0.3), (0.8, 0.5), (-0.3, 1.0)])
 def test_the_density_integrates_to_one(mean, std):
     """On a grid of actions; the control leaves the bend of the tanh out."""
@@ -163,9 +156,3 @@ def test_squashed_samples_and_distributions_of_a_batch_are_those_of_its_entries(
         assert entropy[place].item() == pytest.approx(math.log(counts[0] * counts[1]), abs=1e-6)
     one, _ = choice_distribution((5,), logits, None)
     torch.testing.assert_close(one, logits.softmax(-1))
-
-
-def test_bounds_of_the_log_std_are_those_of_its_formula():
-    raw = torch.tensor([-1.0, 0.5, 2.0])
-    expected = [-1.5 + 3.5 * math.tanh(x + math.atanh(1.5 / 3.5)) for x in raw.tolist()]
-    assert bounded_log_std(raw).tolist() == pytest.approx(expected, abs=1e-6)

@@ -42,24 +42,10 @@ def test_log_prob_while_sampling_equals_log_prob_computed_later(kind):
     torch.testing.assert_close(later, log_prob, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("kind", SPECS)
-def test_entropy_is_minus_the_mean_log_prob_of_samples(kind):
-    params, log_std, action, log_prob = sample_many(SPECS[kind])
-    _, entropy = log_prob_and_entropy(SPECS[kind], params, action, log_std=log_std, mask=None)
-    assert -log_prob.mean().item() == pytest.approx(entropy[0].item(), abs=0.03)
-
-
 def test_sample_frequencies_match_the_softmax():
     params, _, action, _ = sample_many(SPECS["discrete"], samples=50_000)
     frequency = torch.bincount(action.discrete[:, 0], minlength=4) / 50_000
     torch.testing.assert_close(frequency, params[0].softmax(-1), atol=0.01, rtol=0)
-
-
-def test_log_probs_of_components_are_summed():
-    spec = SPECS["multi_discrete"]
-    params = torch.tensor([[0.0, 0.0, 0.0, 0.0, 0.0]])
-    _, log_prob = sample_action(spec, params, log_std=None, mask=None, noise=None)
-    assert log_prob.item() == pytest.approx(-math.log(6))
 
 
 def test_without_noise_the_most_likely_available_choice_is_taken():
@@ -94,16 +80,6 @@ def test_a_single_available_choice_has_zero_entropy():
     _, entropy = log_prob_and_entropy(SPECS["discrete"], torch.zeros(1, 4), action, log_std=None, mask=mask)
     assert log_prob.item() == pytest.approx(0)
     assert entropy.item() == pytest.approx(0)
-
-
-def test_gaussian_log_prob_and_entropy_match_torch():
-    spec = SPECS["continuous"]
-    params, log_std, action, log_prob = sample_many(spec, samples=5)
-    reference = torch.distributions.Normal(params, log_std.exp().expand_as(params))
-    torch.testing.assert_close(log_prob, reference.log_prob(action.continuous).sum(-1))
-    torch.testing.assert_close(
-        log_prob_and_entropy(spec, params, action, log_std=log_std, mask=None)[1], reference.entropy().sum(-1)
-    )
 
 
 @pytest.mark.parametrize("kind", SPECS)

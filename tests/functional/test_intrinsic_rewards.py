@@ -117,13 +117,3 @@ def test_action_errors_of_a_batch_are_those_of_its_entries():
             start += width
         expected += sum(0.5 * (x - a) ** 2 for x, a in zip(p[start:], number[i, j].tolist(), strict=True))
         assert found[i, j].item() == pytest.approx(expected, abs=1e-5)
-
-
-def test_signals_of_different_lengths_are_rejected():
-    reward, valid = torch.zeros(3, 1, 1), torch.ones(2, 1, 1, dtype=torch.bool)
-    with pytest.raises(ValueError, match="zip"):
-        running_return(reward, valid, torch.zeros(1, 1), 0.5)
-    with pytest.raises(ValueError, match="zip"):
-        non_episodic_return(reward, torch.zeros(4, 1, 1), valid, gamma=0.5, td_lambda=1.0)
-    with pytest.raises(ValueError, match="zip"):
-        action_error(ActionSpec(choices=(3, 2)), torch.zeros(1, 5), None, Action(torch.tensor([[2]])))

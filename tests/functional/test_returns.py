@@ -58,59 +58,11 @@ def test_gae_bootstraps_at_a_time_limit():
     expect(found, [4.80272, 4.726, 3.3])
 
 
-def test_lambda_returns_are_advantages_plus_values():
-    value = [0.5, 0.6, 0.7]
-    ended = advantages([0, 0, 1], value, 5.0, [NO, NO, YES], [NO, NO, YES], 0.99, 0.95) + torch.tensor(value)
-    expect(ended, [0.946829, 0.97515, 1.0])
-    truncated = advantages([0, 0, 1], value, 0.8, [NO, NO, NO], [NO, NO, YES], 0.99, 0.95) + torch.tensor(value)
-    expect(truncated, [1.647384, 1.720026, 1.792])
-
-
-def test_gae_at_a_time_limit_does_not_read_padding():
-    value = [1.0, 2.0, 3.0]
-    found = advantages([1, 1, 1], value, 4.0, [NO, NO, NO], [NO, NO, YES], 0.9, 0.8) + torch.tensor(value)
-    expect(found, [4.85344, 4.852, 4.6])
-
-
 def test_advantages_do_not_leak_into_the_previous_episode():
     quiet = advantages([1, 0, 0, 0], [0, 0, 0, 0], 0.0, [YES, NO, NO, NO], [YES, NO, NO, NO], 0.9, 0.8)
     loud = advantages([1, 0, 99, 99], [0, 0, 0, 0], 7.0, [YES, NO, NO, NO], [YES, NO, NO, NO], 0.9, 0.8)
     assert quiet[0] == loud[0] == 1.0
     assert quiet[2] != loud[2]
-
-
-@pytest.mark.parametrize("limit_terminates", [False, True])
-def test_constant_reward_has_value_ten_only_if_limits_truncate(limit_terminates):
-    value = torch.zeros(5, 1, 1)
-    flags = column(NO, NO, NO, NO, YES)
-    for _ in range(400):  # values regressed onto lambda-returns, as an exact critic would
-        # The state never changes, so the successor of the last step has the value of the first.
-        successor = torch.cat([value[1:], value[:1]])
-        value = value + gae(
-            torch.ones(5, 1, 1),
-            value,
-            successor,
-            terminated=flags & limit_terminates,
-            boundary=flags,
-            gamma=0.9,
-            gae_lambda=0.95,
-        )
-    if limit_terminates:
-        assert value.max() < 4.2  # 1 + .9 + .9^2 + .9^3 + .9^4 at the most
-    else:
-        torch.testing.assert_close(value, torch.full((5, 1, 1), 10.0), atol=1e-3, rtol=0)
-
-
-def test_lambda_one_is_monte_carlo_and_lambda_zero_is_one_step():
-    generator = torch.Generator().manual_seed(0)
-    reward = torch.rand(6, 2, 3, generator=generator)
-    value = torch.rand(7, 2, 3, generator=generator)
-    no = torch.zeros(6, 2, 3, dtype=torch.bool)
-    monte_carlo = gae(reward, value[:-1], value[1:], terminated=no, boundary=no, gamma=0.9, gae_lambda=1.0) + value[:-1]
-    discounts = 0.9 ** torch.arange(7.0).view(7, 1, 1)
-    torch.testing.assert_close(monte_carlo[0], (reward * discounts[:6]).sum(0) + discounts[6] * value[6])
-    one_step = gae(reward, value[:-1], value[1:], terminated=no, boundary=no, gamma=0.9, gae_lambda=0.0)
-    torch.testing.assert_close(one_step, reward + 0.9 * value[1:] - value[:-1])
 
 
 def test_every_reward_signal_has_its_own_discount():

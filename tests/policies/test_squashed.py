@@ -18,8 +18,7 @@ def policy(kind="hybrid"):
     return SquashedPolicy(make_team(kind), SMALL, draw(), CPU)
 
 
-@pytest.mark.parametrize("mode", ["greedy", "sample", "explore"])
-@pytest.mark.parametrize("uniform", [False, True])
+@pytest.mark.parametrize(("mode", "uniform"), [("greedy", True), ("sample", False), ("explore", True)])
 def test_actions_respect_bounds_and_masks(mode, uniform):
     actor = policy()
     actor.uniform = uniform
@@ -67,20 +66,6 @@ def test_log_density_with_zero_weights_has_its_literal_value():
     torch.testing.assert_close(sample.action["guard"].continuous, torch.full((2, 2, 2), math.tanh(0.5)))
 
 
-def test_the_entropy_of_choices_is_exact():
-    """Zero weights are uniform choices: log 3 for the two agents with a mask, log 4 for the third."""
-    actor = policy("discrete")
-    with torch.no_grad():
-        for parameter in actor.net.parameters():
-            parameter.zero_()
-    timestep = make_timestep(actor.team, 6, MASK)
-    outputs, _ = actor.net(timestep.obs, None, {})
-    sample = sample_actions(
-        actor.blocks, outputs, timestep.action_mask, draw_block_noise(actor.blocks, (6,), draw(), actor.device)
-    )
-    assert sample.entropy[0].tolist() == pytest.approx([math.log(3), math.log(3), math.log(4)])
-
-
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "continuous", "hybrid"])
 def test_agents_with_different_actions_have_entropies_of_their_own_by_loops(kind):
     """Two guards with choices, numbers, or both, and a scout with four choices; fewer choices are padded."""
@@ -116,22 +101,6 @@ def test_agents_with_different_actions_have_entropies_of_their_own_by_loops(kind
         assert sample.prob[b, i].tolist() == pytest.approx(padded, abs=1e-6)
         assert sample.entropy[b, i].item() == pytest.approx(entropy, abs=1e-4)
         assert sample.max_entropy[b, i].item() == pytest.approx(uniform, abs=1e-6)
-
-
-def test_samples_of_sequences_are_those_of_their_timesteps():
-    """Three timesteps of two environments, as one axis and as two."""
-    actor = policy()
-    timestep, noise = make_timestep(actor.team, 6, MASK), draw_block_noise(actor.blocks, (6,), draw(2), CPU)
-    outputs, _ = actor.net(timestep.obs, None, {})
-    flat = sample_actions(actor.blocks, outputs, timestep.action_mask, noise)
-
-    def as_sequences(by_name):
-        return {name: x.unflatten(0, (3, 2)) for name, x in by_name.items()}
-
-    found = sample_actions(actor.blocks, as_sequences(outputs), as_sequences(timestep.action_mask), as_sequences(noise))
-    for name in ("prob", "entropy", "max_entropy"):
-        torch.testing.assert_close(getattr(found, name).flatten(0, 1), getattr(flat, name))
-    assert found.action["guard"].discrete.flatten(0, 1).equal(flat.action["guard"].discrete)
 
 
 def test_consecutive_agents_share_a_temperature():
