@@ -185,6 +185,28 @@ def test_q_tot_of_qfix_is_that_of_its_formula(kind):
     assert net.reads_joint_action
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", QFIX[::2])
+def test_qfix_fits_that_game_once_agents_prefer_its_optimum(kind):
+    """By gradient steps on all joint actions. Where agents prefer other actions, 32 is the least squared error."""
+    payoff = torch.tensor([8.0, -12, -12, -12, 0, 0, -12, 0, 0])
+    sizes = {"agents": 2, "state_size": 1, "joint_size": 6, "embed_dim": 8, "hidden": 16}
+    net = build_mixer(kind, **sizes, generator=torch.Generator().manual_seed(0))
+    actions = torch.cartesian_prod(torch.arange(3), torch.arange(3))
+    joint = torch.nn.functional.one_hot(actions, 3).flatten(1).float()
+    q = torch.nn.Parameter(torch.tensor([[1.0, 0.1, 0], [1.0, 0, 0.1]]))
+    optimizer = torch.optim.Adam([q, *net.parameters()], lr=2e-2)
+    error = payoff
+    for _ in range(400):
+        chosen, best = q.gather(1, actions.T).T, q.amax(1).expand(9, 2)
+        total = net(chosen, best, torch.ones(9, 1), joint, torch.ones(9, 2, dtype=torch.bool))
+        error = total - payoff
+        optimizer.zero_grad()
+        error.square().sum().backward()
+        optimizer.step()
+    assert error.square().sum() < 0.01
+
+
 @pytest.mark.parametrize("kind", QFIX)
 def test_in_the_additive_form_agents_learn_from_the_fixed_mixer_alone(kind):
     net, (chosen, top, state, joint, alive) = mixer(kind), batch()
