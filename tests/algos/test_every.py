@@ -29,9 +29,13 @@ from preset_learners import (
 CPU = torch.device("cpu")
 
 
+MINIBATCHES = {"mappo/original": {"sequence_length": 4, "batch_size": 4, "num_minibatches": 2}}
+"""Settings of variants whose minibatches are larger than short rollouts."""
+
+
 def run(name, env, rnn, updates=2):
     """Returns the learner, its collector, the metrics of the last update, and the weights before and after."""
-    algorithm = preset_learner(name, env, rnn)
+    algorithm = preset_learner(name, env, rnn, **MINIBATCHES.get(name, {}))
     collector = Collector(env, {env.spec.default_teams()[0].name: algorithm.behavior_policy}, seed=0)
     before = [x.clone() for x in policy_tensors(algorithm)]
     metrics = {}
@@ -118,8 +122,8 @@ def test_every_learner_clips_the_entries_of_all_gradients(name):
     largest, norms = {}, {}
     for limit in (1e-9, "null"):
         env = env_of(Everything(kind), 4)
-        given = {"sequence_length": 4, "batch_size": 4, "num_minibatches": 2} if name in registry.VARIANTS else {}
-        algorithm = preset_learner(name, env, "none", max_grad_value=limit, weight_decay=0.0, **given)
+        given = {"max_grad_value": limit, "weight_decay": 0.0} | MINIBATCHES.get(name, {})
+        algorithm = preset_learner(name, env, "none", **given)
         collector = Collector(env, {env.spec.default_teams()[0].name: algorithm.behavior_policy}, seed=0)
         metrics = algorithm.update(collect_rollout(algorithm, collector), 0.0)
         found = moments(algorithm.state_dict())
@@ -166,7 +170,7 @@ def test_a_critic_reads_the_agents_id_as_configured_or_the_setting_is_refused(na
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*CLASSES, "ippo", "vdn", "qplex", "qfix"])
+@pytest.mark.parametrize("name", [*CLASSES, *registry.VARIANTS, "ippo", "vdn", "qplex", "qfix"])
 def test_a_learner_learns_and_when_restored_continues_bit_for_bit(name):
     """With a recurrent network where it is supported, from a copy of the state like that of a checkpoint."""
     rnn = "gru" if registry.algorithm(name).capabilities.rnn else "none"
@@ -175,7 +179,7 @@ def test_a_learner_learns_and_when_restored_continues_bit_for_bit(name):
     assert_learned(*found)
     state = copy.deepcopy(algorithm.state_dict())
     rollouts = [tree_map(torch.clone, collect_rollout(algorithm, collector)) for _ in range(2)]
-    other = preset_learner(name, env, rnn)
+    other = preset_learner(name, env, rnn, **MINIBATCHES.get(name, {}))
     other.load_state_dict(state)
     for rollout in rollouts:
         assert algorithm.update(rollout, 0.5) == other.update(rollout, 0.5)
@@ -199,7 +203,7 @@ def weights(algorithm):
     [
         ("ippo", "hybrid", "gru", {}),
         ("mappo", "hybrid", "none", {}),
-        ("mappo/original", "hybrid", "none", {"sequence_length": 4, "batch_size": 4, "num_minibatches": 2}),
+        *((name, "hybrid", "none", given) for name, given in MINIBATCHES.items()),
         ("poca", "hybrid", "gru", {}),
         ("coma", "multi_discrete", "gru", {"obs_last_action": "true", "critic_last_action": "true"}),
         ("coma", "discrete", "none", {"critic": "joint_state"}),
