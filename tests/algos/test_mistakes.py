@@ -21,8 +21,6 @@ from learners import (
     coma_learner,
     ddpg_learner,
     happo_learner,
-    hasac_learner,
-    pac_learner,
     poca_learner,
     ppo_learner,
     pqn_learner,
@@ -241,7 +239,6 @@ REPLAYED = {
 RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
     "ppo": (ppo_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 2}),
     "happo": (happo_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 2}),
-    "pac": (pac_learner, {"num_minibatches": 2, "entropy_decay": 0.9, "epochs": 1}),
     "poca": (poca_learner, {"num_minibatches": 2, "epochs": 2}),
     "coma": (coma_learner, {"num_minibatches": 2, "epsilon_decay_steps": 3000, "target_update_interval": 2}),
     "qmix": (q_learner_of_world, REPLAYED | {"mixer": "qmix", "reward_scale": "rms", "obs_last_action": True}),
@@ -256,7 +253,6 @@ RESUMED: dict[str, tuple[Any, dict[str, Any]]] = {
         sac_learner,
         REPLAYED | {"critic": "joint", "reward_scale": "standardize", "batch_size": 8, "random_steps": 350},
     ),
-    "hasac": (hasac_learner, REPLAYED | {"reward_scale": "rms", "batch_size": 8, "gradient_steps": 3}),
 }
 
 
