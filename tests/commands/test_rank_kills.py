@@ -15,6 +15,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from forked_ranks import ForkedCommand
 from places import ROOT
 
 
@@ -35,6 +36,7 @@ def campaign(rank_kills: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPat
     kept = SimpleNamespace(TemporaryDirectory=lambda prefix: contextlib.nullcontext(str(folder)))
     with monkeypatch.context() as patch:
         patch.setattr(rank_kills, "tempfile", kept)
+        patch.setattr(rank_kills, "_start", lambda words: ForkedCommand(folder, *words))
         if not out.exists():
             assert rank_kills.main(words) == 0
     return out, words
