@@ -38,8 +38,8 @@ DDQN = (
     *("algo.epsilon_decay_steps=2000", "algo.batch_size=64", "algo.reward_scale=none", "algo.n_step=1"),
 )
 DRIFTING = (
-    *("env=diagnosis_worlds:reference", "algo=mappo", "steps=80000", "num_envs=32", "algo.hidden_sizes=[64,64]"),
-    *("eval.every=20000", "eval.episodes=64", "eval.num_envs=32"),
+    *("env=diagnosis_worlds:reference", "algo=mappo", "steps=40000", "num_envs=32", "algo.hidden_sizes=[64,64]"),
+    *("eval.every=10000", "eval.episodes=64", "eval.num_envs=32"),
 )
 HAPPO = ("env=diagnosis_worlds:reference", "algo=happo", "steps=1600", "algo.rollout_length=32")
 LESSONS = (

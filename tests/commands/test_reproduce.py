@@ -20,6 +20,7 @@ from coterie.commands.reproduce import Budget, Value, choose, peak_of_mean
 from coterie.core.errors import UserError
 from coterie.reports.published import Level, load
 from coterie.reports.records import EvaluationSeries
+from coterie.sweeps.sweep import Job
 from places import ROOT
 
 TABLE = load("papoudakis2021")
@@ -133,6 +134,12 @@ def test_opponents_are_trained_first_and_stay_fixed(tmp_path: Path, monkeypatch:
     assert row.opponents is not None
     short = replace(row, opponents=replace(row.opponents, algo="mappo", steps=400))
     choice = replace(choose(TABLE, algorithms=["mappo"], num_seeds=1, budget=Budget(400), out=tmp_path), rows=(short,))
+
+    def run_all(jobs: list[Job], **_: Any) -> int:
+        """Trains in this process, in place of others that would import PyTorch first."""
+        return max(main(["train", *job.overrides]) for job in jobs)
+
+    monkeypatch.setattr("coterie.sweeps.sweep.run_all", run_all)
     assert reproduce.train(choice) == 0
     (value,) = reproduce.values(choice)
     assert value.peak is not None
