@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import signal
 from collections.abc import Callable
@@ -25,15 +24,6 @@ from places import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 TINY = ["num_envs=2", "threads=1", "device=cpu"]
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imports a module of benchmarks/ by name."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    threads = torch.get_num_threads()
-    yield importlib.import_module
-    torch.set_num_threads(threads)
 
 
 class InThisProcess(Executor):

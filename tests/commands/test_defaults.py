@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-from types import SimpleNamespace
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from coterie.algos import registry
-from places import ROOT
 from preset_learners import CLASSES, LEARNERS
 
 OF_ONE_AGENT = ("ppo", "ddqn", "ddpg", "td3", "sac")
 
 
 @pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
+def scripts(script: Callable[[str], ModuleType]) -> Any:
     """The modules of benchmarks/ that train with defaults."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    names = ("defaults", "default_page", "default_tasks")
-    return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+    return SimpleNamespace(**{name: script(name) for name in ("defaults", "default_page", "default_tasks")})
 
 
 def test_every_algorithm_is_reported_or_named_as_one_of_single_agents(scripts: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import random
@@ -72,13 +71,6 @@ fuzz.PRELOADED, fuzz.preparations, fuzz.run_words = (), lambda: every()[:1], lam
 sys.exit(fuzz.main(sys.argv[1:]))
 """
 """A campaign whose first cases read no prepared file but demonstrations."""
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Imports a module of benchmarks/."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
 
 
 def python(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import shutil
@@ -42,21 +41,18 @@ assert kills.main(["--kills", "1", "--only", "mappo", "--seed", "16", "--out", o
 
 
 @pytest.fixture
-def kill_runs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("kill_runs")
+def kill_runs(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("kill_runs")
 
 
 @pytest.fixture
-def kills(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("kills")
+def kills(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("kills")
 
 
 @pytest.fixture
-def kill_cases(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("kill_cases")
+def kill_cases(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("kill_cases")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 import json
 import re
 import shutil
@@ -21,13 +20,6 @@ from coterie.__main__ import main
 from places import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imports a module of benchmarks/ by name."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
 
 
 RESULTS = sorted((BENCHMARKS / "results").rglob("*.json"))

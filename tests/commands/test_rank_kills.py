@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from forked_ranks import ForkedCommand
-from places import ROOT
 
 
 @pytest.fixture
-def rank_kills(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("rank_kills")
+def rank_kills(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("rank_kills")
 
 
 @pytest.fixture

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,7 @@ def tiny_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
 
     monkeypatch.setattr(type(TABLE), "settings", tiny)
+    monkeypatch.setattr("coterie.sweeps.job_runs.draw_curves", tinyruns.draw_nothing)
 
 
 @pytest.mark.slow
@@ -210,10 +212,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 @pytest.fixture
-def reproduction(monkeypatch: pytest.MonkeyPatch) -> Any:
+def reproduction(script: Callable[[str], ModuleType]) -> ModuleType:
     """The script that collects runs as committed results."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("reproduction")
+    return script("reproduction")
 
 
 def _cell(algo: str, seeds: tuple[int, ...], *, peak: Level) -> dict[str, Any]:
