@@ -158,42 +158,40 @@ def test_scores_whose_interval_is_below_random_are_red(scripts: Any) -> None:
     assert page.count("▼") == 1
 
 
-def test_results_of_one_agent_stand_beside_published_ones(scripts: Any) -> None:
-    content = scripts.default_page.collect(
-        runs({scripts.default_tasks.SPREAD[0].name: {"mappo": [-357.0, -360.0, -363.0]}})
-    )
-    page = scripts.default_page.spread_page(content, scripts.default_tasks.SPREAD)
-    assert "| MAPPO | **-120.0 ± 2.5** | 3 | 1 M | 1.0 | -133.5 | 20 M |" in page
-    worse = scripts.default_page.collect(runs({scripts.default_tasks.SPREAD[0].name: {"mappo": [-450.0, -453.0]}}))
-    assert "| -133.5 (better) | 20 M |" in scripts.default_page.spread_page(worse, scripts.default_tasks.SPREAD)
-
-
-def test_teams_of_several_sizes_have_returns_of_one_agent(scripts: Any) -> None:
-    three, _, ten = scripts.default_tasks.SIZES
-    content = scripts.default_page.collect(
-        runs({three.name: {"mat": [-390.0], "mappo": [-357.0, -360.0, -363.0]}, ten.name: {"mat": [-6000.0]}})
-    )
-    rows = scripts.default_page.sizes_page(content, scripts.default_tasks.SIZES).splitlines()[-3:]
-    assert rows == [
-        "| 3 | MAPPO | **-120.0 ± 2.5** | 3.3 | 3 | 1.0 |",
-        "| 3 | MAT | **-130.0** | 3.3 | 1 | 1.0 |",
+PAGES = [
+    (
+        "SPREAD",
+        {0: {"mappo": [-357.0, -360.0, -363.0]}},
+        "| MAPPO | **-120.0 ± 2.5** | 3 | 1 M | 1.0 | -133.5 | 20 M |",
+    ),
+    ("SPREAD", {0: {"mappo": [-450.0, -453.0]}}, "| -133.5 (better) | 20 M |"),
+    (
+        "SIZES",  # returns of one agent
+        {0: {"mat": [-390.0], "mappo": [-357.0, -360.0, -363.0]}, 2: {"mat": [-6000.0]}},
+        "| 3 | MAPPO | **-120.0 ± 2.5** | 3.3 | 3 | 1.0 |\n| 3 | MAT | **-130.0** | 3.3 | 1 | 1.0 |\n"
         "| 10 | MAT | **-600.0** | 1.0 | 1 | 1.0 |",
-    ]
+    ),
+    (
+        "TIME",  # algorithms without replay take twice the steps
+        {0: {"vdn": [30.0, 31.0, 32.0], "qmix": [20.0], "pqn_vdn": [40.0], "pqn_qmix": [50.0]}},
+        "| task | steps | random | VDN | QMIX | PQN-VDN | PQN-QMIX |\n| --- | --- | --- | --- | --- | --- | --- |\n"
+        "| `particle/simple_adversary` | 200 k or 400 k | 10 | 31 ± 2.48 | 20 | 40 | 50 |\n"
+        "| minutes per run |  |  | 1.00 | 1.00 | 1.00 | 1.00 |",
+    ),
+    (
+        "GYMNASIUM",
+        {0: {"ppo": [475.0, 500.0, 474.0]}},
+        "| `CartPole-v1` | PPO | 100 k | 10 | 483 ± 36.59 | 475 | 2 of 3 |",
+    ),
+]
+"""A group of tasks, scores by task and algorithm, and lines of its page."""
 
 
-def test_algorithms_without_replay_take_twice_the_steps(scripts: Any) -> None:
-    name = scripts.default_tasks.TIME[0].name
-    scores = {"vdn": [30.0, 31.0, 32.0], "qmix": [20.0], "pqn_vdn": [40.0], "pqn_qmix": [50.0]}
-    content = scripts.default_page.collect(runs({name: scores}))
-    page = scripts.default_page.time_page(content, scripts.default_tasks.TIME)
-    assert "| task | steps | random | VDN | QMIX | PQN-VDN | PQN-QMIX |" in page
-    assert f"| `{name}` | 200 k or 400 k | 10 | 31 ± 2.48 | 20 | 40 | 50 |" in page
-    assert "| minutes per run |  |  | 1.00 | 1.00 | 1.00 | 1.00 |" in page
-
-
-def test_a_task_of_gymnasium_is_solved_at_its_threshold(scripts: Any) -> None:
-    page = scripts.default_page.gymnasium_page(
-        scripts.default_page.collect(runs({"gym/CartPole-v1": {"ppo": [475.0, 500.0, 474.0]}})),
-        scripts.default_tasks.GYMNASIUM,
-    )
-    assert "| `CartPole-v1` | PPO | 100 k | 10 | 483 ± 36.59 | 475 | 2 of 3 |" in page
+@pytest.mark.parametrize(("group", "scores", "lines"), PAGES)
+def test_pages_of_groups_compare_results_with_published_ones(
+    scripts: Any, group: str, scores: dict[int, dict[str, list[float]]], lines: str
+) -> None:
+    tasks = getattr(scripts.default_tasks, group)
+    content = scripts.default_page.collect(runs({tasks[number].name: found for number, found in scores.items()}))
+    page = getattr(scripts.default_page, f"{group.lower()}_page")(content, tasks)
+    assert lines in page
