@@ -34,7 +34,7 @@ from families import (
     rewarded_by_age,
     set_values,
 )
-from groups import Shifts
+from groups import Sacrifice, Shifts
 from learners import collect_rollout, learner_of, poca_learner, ppo_learner, q_learner, targets_of
 
 CPU = torch.device("cpu")
@@ -334,7 +334,7 @@ def test_a_policy_gradient_chooses_the_safe_action_under_a_large_penalty(k, rewa
 @pytest.mark.parametrize("name", ["iql", "pqn", "ddpg", "sac", "maddpg", "masac", "hasac"])
 def test_targets_of_an_agent_truncated_alone_bootstrap_from_its_own_value(name):
     """Its next observation is stored, although it is not alive there. Centralized critics, the control, exclude it."""
-    algorithm, collector, targets = make_learner(name, Everything("discrete", dead=0.0), 16)
+    algorithm, collector, targets = make_learner(name, Everything("discrete", dead=0.0, groups=False), 16)
     rollout = collect_rollout(algorithm, collector)
     t, b = a_full_step(rollout)
     rollout.truncated[t, b, 0] = True
@@ -349,6 +349,21 @@ def test_targets_of_an_agent_truncated_alone_bootstrap_from_its_own_value(name):
                 values.append(algorithm.sample_actions(variant).entropy[t + 1, b])
         found.append(torch.cat(values))
     assert torch.equal(*found) == (name in PER_AGENT)
+
+
+@pytest.mark.parametrize("name", PER_AGENT)
+def test_returns_with_rewards_of_a_group_outlive_an_agent(name):
+    """A group has a reward of 1 two steps after its first agent left for it, which has 0.2 if it stays."""
+    whole = {FAMILIES[name][3]: 1.0} if name in WITH_LAMBDA else {"n_step": 3}
+    scale = {} if name in {"ppo", "seac"} else {"reward_scale": "none"}
+    algorithm, collector, targets = make_learner(name, Sacrifice(), 16, gamma=0.5, **whole, **scale)
+    rollout = collect_rollout(algorithm, collector)
+    left = rollout.action["agent"].discrete[0, :, 0, 0] == 1
+    assert left.any()
+    assert not left.all()
+    with torch.no_grad():
+        found = targets(algorithm, rollout)[0]
+    torch.testing.assert_close(found, torch.stack([torch.where(left, 0.25, 0.2), torch.where(left, 0.25, 0.0)], 1))
 
 
 CENTRALIZED = [name for name in FAMILIES if name not in PER_AGENT]
@@ -377,7 +392,7 @@ def test_a_team_whose_last_members_are_truncated_alone_bootstraps_as_at_a_time_l
     """Its return ends there although the episode goes on. A member that dies in the same step, the variant, has no part
     in the successor's value, and does not terminate the return. The control terminates it.
     """
-    algorithm, collector, targets = make_learner(name, Everything("discrete", dead=0.0), 16)
+    algorithm, collector, targets = make_learner(name, Everything("discrete", dead=0.0, groups=False), 16)
     rollout = collect_rollout(algorithm, collector)
     t, b = a_full_step(rollout)
     dies, stays = [first_dies, False, False], [not first_dies, True, True]
@@ -416,7 +431,7 @@ def learned_timesteps(name, algorithm, rollout):
 @pytest.mark.parametrize("name", CENTRALIZED)
 def test_timesteps_without_agents_of_the_team_are_not_learned_from(name):
     """What a centralized critic learned there would be the value that a truncated team bootstraps from."""
-    algorithm, collector, _ = make_learner(name, Everything("discrete", dead=0.0), 16)
+    algorithm, collector, _ = make_learner(name, Everything("discrete", dead=0.0, groups=False), 16)
     rollout = collect_rollout(algorithm, collector)
     t, b = a_full_step(rollout)
     assert learned_timesteps(name, algorithm, rollout)[t + 1, b]

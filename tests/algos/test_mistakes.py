@@ -169,7 +169,7 @@ def test_masks_of_learners_exclude_dead_agents(name):
     """
     found = []
     for where in ("nowhere", "dead", "alive"):
-        env = env_of(Everything("discrete", dead=0.0), 8)
+        env = env_of(Everything("discrete", dead=0.0, groups=False), 8)
         algorithm = preset_learner(name, env, "none")
         collector = Collector(env, {algorithm.team.name: algorithm.behavior_policy}, 0)
         for _ in range(2):

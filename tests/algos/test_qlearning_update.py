@@ -28,7 +28,10 @@ def valid_of(rollout: Any) -> torch.Tensor:
     [("none", "none", True), ("none", "rms", False), ("vdn", "standardize", True), ("vdn", "none", False)],
 )
 def test_one_step_targets_by_loops(mixer: str, scale: str, double: bool):
-    """y = r + 0.9 (1 - terminated) Q', with Q' of the best available choice, in a team summed over agents alive."""
+    """y = r + 0.9 (1 - terminated) Q', with Q' of the best available choice, in a team summed over agents alive.
+
+    Without a mixer, returns with group rewards go on after a death, where Q is that of the first choice.
+    """
     algorithm, collector = make(mixer=mixer, reward_scale=scale, double_q=double, rnn="gru", gamma=0.9)
     rollout = collect_rollout(algorithm, collector)
     algorithm.reward_moments = {
@@ -45,18 +48,18 @@ def test_one_step_targets_by_loops(mixer: str, scale: str, double: bool):
     algorithm.reader.successors = lambda value, inputs: {name: x[1:] for name, x in target.items()}
     batch = algorithm.evaluate_batch(rollout)
     valid = valid_of(rollout)
-    assert torch.equal(batch.valid, valid if mixer == "none" else valid.any(-1))
+    assert torch.equal(batch.valid, valid.any(-1, keepdim=True).expand_as(valid) if mixer == "none" else valid.any(-1))
     assert (batch.central_q, batch.weight) == (None, None)
 
     def best(t: int, b: int, i: int) -> float:
         name, k = ("guard", i) if i < 2 else ("scout", 0)
         chosen = (online if double else target)[name][t, b, k].clone()
         chosen[~rollout.action_mask[name][t, b, k]] = -torch.inf
-        return target[name][t, b, k, chosen.argmax()].item()
+        return target[name][t, b, k, chosen.argmax() if rollout.alive[t, b, i] else 0].item()
 
     def taken(t: int, b: int, i: int) -> float:
         name, k = ("guard", i) if i < 2 else ("scout", 0)
-        return online[name][t, b, k, rollout.action[name].discrete[t, b, k, 0]].item()
+        return online[name][t, b, k, rollout.action[name].discrete[t, b, k, 0] * rollout.alive[t, b, i]].item()
 
     def scaled(reward: float) -> float:
         return {"none": reward, "rms": reward / 13**0.5, "standardize": (reward - 2) / 3}[scale]
@@ -73,11 +76,10 @@ def test_one_step_targets_by_loops(mixer: str, scale: str, double: bool):
             assert batch.q[t, b].item() == pytest.approx(q, abs=1e-4)
             continue
         for i in range(3):
-            if valid[t, b, i]:
-                reward = (rollout.reward[t, b, i] + rollout.group_reward[t, b, 0]).item()
-                value = 0.0 if rollout.terminated[t, b, i] else best(t + 1, b, i)
-                assert batch.target[t, b, i].item() == pytest.approx(scaled(reward) + 0.9 * value, abs=1e-4)
-                assert batch.q[t, b, i].item() == pytest.approx(taken(t, b, i), abs=1e-4)
+            reward = (rollout.reward[t, b, i] + rollout.group_reward[t, b, 0]).item()
+            value = 0.0 if rollout.episode_terminated[t, b] else best(t + 1, b, i)
+            assert batch.target[t, b, i].item() == pytest.approx(scaled(reward) + 0.9 * value, abs=1e-4)
+            assert batch.q[t, b, i].item() == pytest.approx(taken(t, b, i), abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,11 @@ def test_reward_statistics_are_those_of_valid_rewards(common: bool):
     rollout = collect_rollout(algorithm, collector)
     algorithm.update(rollout, 0.0)
     reward = rollout.reward + rollout.group_reward
-    reward = (reward.mean(-1, keepdim=True).expand_as(reward) if common else reward)[valid_of(rollout)].double()
+    reward = (
+        (reward.mean(-1, keepdim=True).expand_as(reward) if common else reward)[valid_of(rollout).any(-1)]
+        .flatten()
+        .double()
+    )
     assert algorithm.reward_moments["count"].item() == len(reward)
     torch.testing.assert_close(algorithm.reward_moments["mean"], reward.mean().unsqueeze(0))
     plain, _ = make()

@@ -9,7 +9,7 @@ import torch
 from algo_worlds import Everything, Probe, observe_ones, observe_x, zero_reward
 from coterie.algos.seac import SharedBatch, seac_loss
 from coterie.core.tree import tree_leaves, tree_map
-from coterie.functional.returns import agent_rewards
+from coterie.functional.returns import agent_rewards, bootstrap_masks
 from learners import collect_rollout, ppo_learner, seac_learner, targets_of
 
 
@@ -20,12 +20,12 @@ def observe_agents(x, age):
 
 def batch_of(log_prob, advantage, target, own, valid=None):
     rows = torch.tensor(target).unsqueeze(-1)
-    none = dict.fromkeys(("first", "critic_first", "state", "critic_valid"))
+    none = dict.fromkeys(("first", "critic_first", "state"))
     data = {"obs": {}, "action_mask": {}, "action": {}, "value": torch.zeros_like(rows), "target": rows}
     flags = {
         "own": torch.tensor(own),
         "others": ~torch.tensor(own),
-        "valid": None if valid is None else torch.tensor(valid),
+        **dict.fromkeys(("valid", "critic_valid"), None if valid is None else torch.tensor(valid)),
     }
     return SharedBatch(**data, **none, **flags, log_prob=torch.tensor(log_prob), advantage=torch.tensor(advantage))
 
@@ -175,19 +175,24 @@ def slot(by_role, role, inside, of):
     return by_role | {role: tree_map(moved, by_role[role])}
 
 
-def test_an_update_is_that_of_loops_over_pairs_of_agents():
-    """Agent i evaluates the timesteps of agent k with k's observations, masks, actions, rewards and ends."""
+@pytest.mark.parametrize("groups", [False, True])
+def test_an_update_is_that_of_loops_over_pairs_of_agents(groups):
+    """Agent i evaluates the timesteps of agent k with k's observations, masks, actions, rewards and ends. Returns with
+    rewards of the group go on after k's death, and only i = k learns values there.
+    """
     settings = {"epochs": 1, "num_minibatches": 1, "sharing_coef": 0.7, "normalize_obs": True, "gamma": 0.9}
     settings |= {"normalize_value": False, "normalize_advantage": False, "value_clip_eps": None, "huber_delta": None}
     algorithm, collector = seac_learner(
-        Everything("discrete", 0.0), 6, lr=1e-2, gae_lambda=0.8, bootstrap_at_limit=True, **settings
+        Everything("discrete", 0.0, groups=groups), 6, lr=1e-2, gae_lambda=0.8, bootstrap_at_limit=True, **settings
     )
     algorithm.update(collect_rollout(algorithm, collector), 0.0)
     rollout = collect_rollout(algorithm, collector)
     obs, state = algorithm.policy.obs_normalizer.of_rollout(rollout), algorithm._state(rollout.state)
     masks = {name: x[:-1] for name, x in rollout.action_mask.items()}
     acts = rollout.alive[:-1] & rollout.acted[:-1, :, None]
-    terms = {True: [], False: []}
+    learns = acts.any(-1, keepdim=True).expand_as(acts) if groups else acts
+    ends = bootstrap_masks(rollout, groups, True)
+    terms, errors = {True: [], False: []}, {True: [], False: []}
     for role, i, k in (("guard", 0, 0), ("guard", 1, 1), ("scout", 2, 2), ("guard", 0, 1), ("guard", 1, 0)):
         start = 2 if role == "scout" else 0
         seen = [slot(x, role, i - start, k - start) for x in (obs, masks, rollout.action)]
@@ -197,8 +202,7 @@ def test_an_update_is_that_of_loops_over_pairs_of_agents():
                 x[..., i] for x in algorithm.policy.actor.evaluate(now, *seen[1:], first=None, hidden_state={})
             )
             value = algorithm.critic(seen[0], state, None, {})[0][..., i, 0]
-        reward, terminated = (rollout.reward + rollout.group_reward)[..., k], rollout.terminated[..., k]
-        boundary = terminated | rollout.truncated[..., k] | ~rollout.acted[:-1]
+        reward, (terminated, boundary) = (rollout.reward + rollout.group_reward)[..., k], (x[..., k] for x in ends)
         advantage, later = torch.zeros(12, 6), torch.zeros(6)
         for t in reversed(range(12)):
             delta = reward[t] + 0.9 * value[t + 1] * ~terminated[t] - value[t]
@@ -206,9 +210,11 @@ def test_an_update_is_that_of_loops_over_pairs_of_agents():
         weight = (log_prob - rollout.extras["log_prob"][..., k]).exp()
         policy = -weight * advantage * (1 if i == k else log_prob)
         error = 0.5 * advantage.square() * (1 if i == k else weight)
-        terms[i == k].append(torch.stack([policy, error, entropy])[:, acts[..., k]])
+        terms[i == k].append(torch.stack([policy, entropy])[:, acts[..., k]])
+        errors[i == k].append(error[(learns if i == k else acts)[..., k]])
     own, others = (torch.cat(terms[x], -1).mean(-1) for x in (True, False))
+    own_error, others_error = (torch.cat(errors[x]).mean() for x in (True, False))
     metrics, share = algorithm.update(rollout, 0.0), 0.7 * 2 / 3
     assert metrics["loss/policy"] == pytest.approx((own[0] + share * others[0]).item(), rel=1e-4)
-    assert metrics["loss/value"] == pytest.approx((own[1] + share * others[1]).item(), rel=1e-4)
-    assert metrics["policy/entropy"] == pytest.approx(own[2].item(), rel=1e-4)
+    assert metrics["loss/value"] == pytest.approx((own_error + share * others_error).item(), rel=1e-4)
+    assert metrics["policy/entropy"] == pytest.approx(own[1].item(), rel=1e-4)

@@ -255,12 +255,12 @@ def test_ends_of_a_team_s_return(case):
         episode_truncated=torch.tensor([[end == "truncated"]]),
     )  # fmt: skip
     assert [mask.item() for mask in team_bootstrap_masks(rollout, agents_can_die=True)] == list(masks)
-    found = bootstrap_masks(rollout, centralized=True, agents_can_die=True)
+    found = bootstrap_masks(rollout, outlives=True, agents_can_die=True)
     assert [mask.tolist() for mask in found] == [[[[mask or new in alive_after for new in "AB"]]] for mask in masks]
     assert present_agents(rollout).equal(torch.cat([flags(alive), flags(present)]))
     assert valid_mask(rollout, of_team=True).equal(torch.full((1, 1, 2), bool(alive)))
     assert valid_mask(rollout).equal(flags(alive))
-    ended, boundary = bootstrap_masks(rollout, centralized=False, agents_can_die=True)  # each agent has its own return
+    ended, boundary = bootstrap_masks(rollout, outlives=False, agents_can_die=True)  # each agent has its own return
     assert ended.equal(flags(terminated))
     assert boundary.equal(flags(terminated) | flags(truncated))
 
@@ -288,7 +288,7 @@ def test_masks_of_a_rollout_are_those_of_its_steps():
     rollout = random_rollout(5, 3)
     alive, team = valid_mask(rollout), valid_mask(rollout, of_team=True)
     present = present_agents(rollout)
-    ends = bootstrap_masks(rollout, centralized=True, agents_can_die=True)
+    ends = bootstrap_masks(rollout, outlives=True, agents_can_die=True)
     together = team_bootstrap_masks(rollout, agents_can_die=True)
     own = [bootstrap_masks(rollout, *flags) for flags in ((False, True), (True, False), (False, False))]
     for t, b in ((t, b) for t in range(5) for b in range(3)):
@@ -332,9 +332,9 @@ def test_a_limit_that_counts_as_the_end_ends_returns():
     assert ended.episode_terminated.equal(rollout.episode_terminated | rollout.episode_truncated)
     assert not ended.truncated.any()
     assert not ended.episode_truncated.any()
-    dropped, boundary = bootstrap_masks(ended, centralized=False, agents_can_die=False)
+    dropped, boundary = bootstrap_masks(ended, outlives=False, agents_can_die=False)
     assert dropped.equal(ended.terminated)
-    assert boundary.equal(bootstrap_masks(rollout, centralized=False, agents_can_die=False)[1])
+    assert boundary.equal(bootstrap_masks(rollout, outlives=False, agents_can_die=False)[1])
     assert ended.reward is rollout.reward
 
 

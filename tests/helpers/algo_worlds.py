@@ -57,7 +57,7 @@ class Everything(World):
     """Two roles with different spaces, masked choices, group rewards, and agents that die.
 
     kind: action space of the first role; dead: number in the observation and the reward of dead agents; equal_roles:
-    both roles have the same spaces; scouts: there is a second role.
+    both roles have the same spaces; scouts: there is a second role; groups: there are group rewards.
     """
 
     KINDS: ClassVar = {
@@ -69,8 +69,8 @@ class Everything(World):
     reset_noise_size = 5
     step_noise_size = 3
 
-    def __init__(self, kind="discrete", dead=float("nan"), equal_roles=False, scouts=True):
-        space, self._dead = self.KINDS[kind], dead
+    def __init__(self, kind="discrete", dead=float("nan"), equal_roles=False, scouts=True, groups=True):
+        space, self._dead, self._groups = self.KINDS[kind], dead, groups
         big, small = spaces.Box(-9, 9, (5,)), spaces.Box(-9, 9, (3,))
         roles = (
             RoleSpec("guard", "all", ("guard_0", "guard_1"), big, space),
@@ -86,7 +86,7 @@ class Everything(World):
         self._places = [(slice(0, 2), roles[0]), *([(slice(2, 3), roles[1])] if scouts else [])]
         self._n, self._width = 3 if scouts else 2, 5 if equal_roles else 3
         self.spec = EnvSpec(
-            "everything", roles, {"global": 5}, agents_can_die=True, has_group_reward=True, episode_limit=7
+            "everything", roles, {"global": 5}, agents_can_die=True, has_group_reward=groups, episode_limit=7
         )
 
     def reset(self, noise):
@@ -105,7 +105,7 @@ class Everything(World):
                 total[:, at] += act.continuous[..., 0]
         reward = torch.where(state["alive"], total * x[:, :1], self._dead)
         return {"x": x, "alive": alive}, Outcome(
-            reward, group_reward=x[:, 1:2], terminated=~alive.any(-1), agent_terminated=dies
+            reward, group_reward=x[:, 1:2] * self._groups, terminated=~alive.any(-1), agent_terminated=dies
         )
 
     def observe(self, state):

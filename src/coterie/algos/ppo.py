@@ -367,7 +367,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         mean, std = self.value_scale(before.moments)
         value = old_value * std + mean
         valid = valid_mask(rollout)
-        critic_valid = valid_mask(rollout, of_team=self._outlives)
+        critic_valid = self._critic_valid(rollout)
         advantage, target = self.advantages(rollout, value, valid)
         policy_advantage = combined(advantage, stream_weights)
         residual = (target - value[:-1])[..., 0]  # subclasses may compute advantages from other values
@@ -399,6 +399,14 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         )
         return Targets(batch, critic_states, metrics, ValueState(moments, hidden_state))
 
+    def _ends(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Returns where returns end and where they are cut off, both [T, B, N] bool, see `bootstrap_masks`."""
+        return bootstrap_masks(rollout, self._outlives, self.team.agents_can_die)
+
+    def _critic_valid(self, rollout: Rollout) -> Tensor:
+        """Returns the entries that the critic learns from, [T, B, N] bool."""
+        return valid_mask(rollout, of_team=self._outlives)
+
     def read_rollout(self, rollout: Rollout) -> dict[str, Tree]:
         """Returns the observations of a rollout [T + 1, B, n, ..] as actor and critic read them."""
         return self.policy.obs_of_rollout(rollout)
@@ -422,7 +430,7 @@ class PPO(ClippedLearner, GlobalCriticLearner):
         """
         config, team = self.config, self.team
         reward = agent_rewards(rollout, self._membership, team.has_group_reward, self._common_reward)
-        terminated, boundary = bootstrap_masks(rollout, self._outlives, team.agents_can_die)
+        terminated, boundary = self._ends(rollout)
         if self.reward_streams is None:
             advantage = gae(
                 reward=reward.unsqueeze(-1),

@@ -157,13 +157,12 @@ class SEAC(PPO):
         """Returns the rollout as one of S B environments, ordered by s first: of agent (i + s) mod n of each role."""
         given, by_agent = rollout, _of_agents(self._agent_of)
         copies = lambda x: x.repeat(1, self._copies, *(1,) * (x.ndim - 2))  # noqa: E731
-        known = self._of_envs(self._is_other | (torch.arange(self._copies, device=self.device) == 0).unsqueeze(1))
         rewards = agent_rewards(rollout, self._membership, self.team.has_group_reward, self._common_reward)
         state = {name: torch.cat([x, self._actor_state[name][len(x) :]]) for name, x in given.hidden_state.items()}
         return replace(
             rollout,
             hidden_state=state,
-            alive=by_agent(given.alive) & known,
+            alive=by_agent(given.alive) & self._known(),
             **{
                 name: {role: tree_map(_of_agents(self._agents_of[role]), x) for role, x in getattr(given, name).items()}
                 for name in ("obs", "action_mask", "action")
@@ -174,6 +173,22 @@ class SEAC(PPO):
             **{name: tree_map(by_agent, getattr(given, name)) for name in _OF_AGENTS},
             **{name: tree_map(copies, getattr(given, name)) for name in _OF_ENVS},
         )
+
+    def _ends(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        return tree_map(_of_agents(self._agent_of), super()._ends(self._own(rollout)))
+
+    def _critic_valid(self, rollout: Rollout) -> Tensor:
+        return _of_agents(self._agent_of)(super()._critic_valid(self._own(rollout))) & self._known()
+
+    def _own(self, rollout: Rollout) -> Rollout:
+        """Returns a shared rollout with the ends and lives of all agents in their own timesteps: the first copy."""
+        names = ("alive", "first", "terminated", "truncated", "acted", "episode_terminated", "episode_truncated")
+        return replace(rollout, **{name: getattr(rollout, name)[:, : len(self._own_envs)] for name in names})
+
+    def _known(self) -> Tensor:
+        """Returns [S B, N] bool, False where a role is too small to have another agent for a copy."""
+        is_own = (torch.arange(self._copies, device=self.device) == 0).unsqueeze(1)
+        return self._of_envs(self._is_other | is_own)
 
     def _of_envs(self, x: Tensor) -> Tensor:
         """Returns what belongs to copies [S, N or 1] for all their environments [S B, N or 1]."""
