@@ -27,10 +27,10 @@ EACH = pytest.mark.parametrize("name", LEARNERS)
 
 
 def make(name: str, world: Any = None, num_envs: int = 4, **settings: Any) -> tuple[Any, Any]:
-    """Returns a learner and its collector."""
+    """Returns a learner and its collector. The rewards of IPPO are the agents' own, whose returns end with them."""
     build, _, defaults = LEARNERS[name]
     small = {"hidden_sizes": (8,), "rnn_size": 4, "num_minibatches": 1, "epochs": 1}
-    return build(world or Everything(dead=0.0), num_envs, **small | defaults | settings)
+    return build(world or Everything(dead=0.0, groups=name != "ippo"), num_envs, **small | defaults | settings)
 
 
 def spy_on_losses(monkeypatch: pytest.MonkeyPatch, name: str, change: Any = None) -> list[tuple[tuple, dict, Any]]:

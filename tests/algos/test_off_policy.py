@@ -142,7 +142,9 @@ def test_a_gradient_step_updates_the_priorities_of_its_sample(name: str, alpha: 
 def test_statistics_of_rewards_count_a_rollout_once_and_are_changed_in_place(name: str):
     """CUDA graphs read them where they are."""
     build: Any = {"q": lambda world, n, **s: q_learner(env_of(world, n), **s), "sac": sac_learner}
-    algorithm, collector = build[name](Everything(dead=0.0), 4, gradient_steps=2, reward_scale="standardize")
+    algorithm, collector = build[name](
+        Everything(dead=0.0, groups=False), 4, gradient_steps=2, reward_scale="standardize"
+    )
     before, count = algorithm.reward_moments, int(algorithm.reward_moments["count"])
     tensors = dict(before)
     rollout = collect_rollout(algorithm, collector)

@@ -15,7 +15,8 @@ SMALL: dict[str, Any] = {"hidden_sizes": (8,), "rnn_size": 4, "batch_size": 4, "
 
 
 def make(kind: str = "discrete", **settings: Any) -> tuple[Any, Any]:
-    return learner(Everything(kind, dead=0.0), 4, **SMALL | settings)
+    """Without a critic of the team, rewards are the agents' own, whose returns end with them."""
+    return learner(Everything(kind, dead=0.0, groups=settings.get("critic") != "own"), 4, **SMALL | settings)
 
 
 def valid_of(rollout: Any) -> torch.Tensor:

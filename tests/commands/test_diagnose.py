@@ -36,6 +36,7 @@ PPO = (
 DDQN = (
     *("algo=ddqn", "steps=6000", "algo.rollout_length=16", "algo.gradient_steps=12", "algo.learning_starts=200"),
     *("algo.epsilon_decay_steps=2000", "algo.batch_size=64", "algo.reward_scale=none", "algo.n_step=1"),
+    "algo.layer_norm=false",
 )
 DRIFTING = (
     *("env=diagnosis_worlds:reference", "algo=mappo", "steps=40000", "num_envs=32", "algo.hidden_sizes=[64,64]"),

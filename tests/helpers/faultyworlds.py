@@ -106,3 +106,4 @@ def fail(fault: str, observation: np.ndarray) -> np.ndarray:
 
 
 gymnasium.register("Counting-v0", Counting)
+gymnasium.register("Obedient-v0", Obedient)

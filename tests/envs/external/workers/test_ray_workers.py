@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from workerfaults import lead_session, step_hanging_ray_worker
 
 pytestmark = pytest.mark.slow
 
-COUNTING = "gym/faultyworlds:Counting-v0"
+COUNTING, OBEDIENT = "gym/faultyworlds:Counting-v0", "gym/faultyworlds:Obedient-v0"
 HANGS, RAISES, WRONG_SHAPE = 3, 4, 6
 
 
@@ -120,11 +120,21 @@ def commanded(env: VectorEnv, *actions: int) -> tuple[Step, Timestep]:
     return env.step({"agent": Action(torch.tensor(actions).reshape(-1, 1, 1), None)})
 
 
-def test_lost_and_failed_workers_are_replaced_up_to_the_limit(
-    nodes: subprocess.Popen[str], caplog: Any, monkeypatch: pytest.MonkeyPatch
-):
-    """A node is lost, a worker hangs, and a worker raises. Code that no module has, and observations so large that they
-    are sent by Ray's object store.
+@contextmanager
+def ray_env(name: str, num_envs: int, **settings: Any) -> Iterator[VectorEnv]:
+    """Environments of two workers in the cluster, which are closed even if a test fails."""
+    config = WorkersConfig(count=2, kind="ray", address="auto", **settings)
+    env = BackendVectorEnv(ray_workers.ray_backend(name, {}, num_envs, config), 3, "cpu")
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+@pytest.mark.usefixtures("nodes")
+def test_failed_workers_are_replaced_up_to_the_limit(caplog: Any):
+    """A worker hangs, and a worker raises. Code that no module has, and observations so large that they are sent by
+    Ray's object store.
     """
 
     class Local(faultyworlds.Obedient):
@@ -133,43 +143,46 @@ def test_lost_and_failed_workers_are_replaced_up_to_the_limit(
         def _observation(self) -> np.ndarray:
             return np.tile([self._id, self._episode, self._age], 10_000)
 
-    monkeypatch.setattr(WorkersConfig, "start_timeout", property(lambda self: 120.0))
-    config = WorkersConfig(count=2, kind="ray", address="auto", timeout=3.0, restarts=2)
-    env = BackendVectorEnv(ray_workers.ray_backend(callables.name_of(Local), {}, 4, config), 3, "cpu")
-    env.reset()
-    commanded(env, 0, 0, 0, 0)
-    assert nodes.stdin is not None
-    assert nodes.stdout is not None
-    nodes.stdin.write("kill\n")
-    nodes.stdin.flush()
-    assert nodes.stdout.readline() == "killed\n"
-    lost = torch.zeros(4, dtype=torch.bool)
-    until = time.monotonic() + 60
-    while not lost.any() and time.monotonic() < until:
-        step, timestep = commanded(env, 0, 0, 0, 0)
-        lost = lost if step.lost is None else step.lost
-    assert lost.tolist() in ([True, True, False, False], [False, False, True, True])
-    assert timestep.obs["agent"][lost, 0, 2].tolist() == [0.0, 0.0]
-    assert (timestep.obs["agent"][~lost, 0, 2] > 1).all()
-    assert "replaced a worker" in caplog.text
-    before = commanded(env, 0, 0, 0, 0)[1].obs["agent"][:, 0]
-    assert before[lost, 2].tolist() == [1.0, 1.0]
-    step, timestep = commanded(env, 0, HANGS, 0, 0)
-    after = timestep.obs["agent"][:, 0]
-    assert torch.equal(after, after[:, :3].repeat(1, 10_000))
-    assert step.lost is not None
-    assert step.lost.tolist() == timestep.first[:, 0].tolist() == [True, True, False, False]
-    assert after[:, 2].tolist() == step.reward[:, 0].tolist() == [0, 0, *(before[2:, 2] + 1).tolist()]
-    assert after[:, 1].tolist() == [1.0] * 4
-    assert (after[:, 0] != before[:, 0]).tolist() == [True, True, False, False]  # new seeds
-    assert timestep.acted.all()
-    assert "within 3 s" in caplog.text.splitlines()[-1]
-    assert commanded(env, 0, 0, 0, 0)[0].lost is None
-    with pytest.raises(UserError, match=r"an observation with shape \(5,\)"):  # which is no failure of a worker
-        commanded(env, 0, 0, 0, WRONG_SHAPE)
-    with pytest.raises(WorkersFailedError, match=r"failed 3 times.*environments 2 to 3 of .*the ball has no weight"):
-        commanded(env, 0, 0, 0, RAISES)
-    env.close()
+    with ray_env(callables.name_of(Local), 4, timeout=5.0, restarts=1) as env:
+        env.reset()
+        before = commanded(env, 0, 0, 0, 0)[1].obs["agent"][:, 0]
+        step, timestep = commanded(env, 0, HANGS, 0, 0)
+        after = timestep.obs["agent"][:, 0]
+        assert torch.equal(after, after[:, :3].repeat(1, 10_000))
+        assert step.lost is not None
+        assert step.lost.tolist() == timestep.first[:, 0].tolist() == [True, True, False, False]
+        assert after[:, 2].tolist() == step.reward[:, 0].tolist() == [0, 0, *(before[2:, 2] + 1).tolist()]
+        assert after[:, 1].tolist() == [1.0] * 4
+        assert (after[:, 0] != before[:, 0]).tolist() == [True, True, False, False]  # new seeds
+        assert timestep.acted.all()
+        assert "within 5 s" in caplog.text.splitlines()[-1]
+        assert commanded(env, 0, 0, 0, 0)[0].lost is None
+        with pytest.raises(UserError, match=r"an observation with shape \(5,\)"):  # which is no failure of a worker
+            commanded(env, 0, 0, 0, WRONG_SHAPE)
+        with pytest.raises(
+            WorkersFailedError, match=r"failed 2 times.*environments 2 to 3 of .*the ball has no weight"
+        ):
+            commanded(env, 0, 0, 0, RAISES)
+
+
+def test_training_survives_a_dead_node(nodes: subprocess.Popen[str], caplog: Any):
+    with ray_env(OBEDIENT, 2, timeout=20.0) as env:
+        env.reset()
+        commanded(env, 0, 0)
+        assert nodes.stdin is not None
+        assert nodes.stdout is not None
+        nodes.stdin.write("kill\n")
+        nodes.stdin.flush()
+        assert nodes.stdout.readline() == "killed\n"
+        lost, until = torch.zeros(2, dtype=torch.bool), time.monotonic() + 60
+        while not lost.any() and time.monotonic() < until:
+            step, timestep = commanded(env, 0, 0)
+            lost = lost if step.lost is None else step.lost
+        assert lost.sum() == 1
+        assert timestep.obs["agent"][lost, 0, 2].tolist() == [0.0]
+        assert (timestep.obs["agent"][~lost, 0, 2] > 1).all()
+        assert "replaced a worker" in caplog.text
+        assert commanded(env, 0, 0)[1].obs["agent"][lost, 0, 2].tolist() == [1.0]
 
 
 def test_different_versions_are_an_error_of_the_worker():
