@@ -171,7 +171,8 @@ def source_at(revision: str) -> Iterator[Path]:
         words = ["git", "-C", str(REPOSITORY), "archive", "-o", str(archive), revision, "src/coterie"]
         subprocess.run(words, check=True, capture_output=True)
         with tarfile.open(archive) as file:
-            file.extractall(folder, filter="data")
+            file.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+            file.extractall(folder)
         yield Path(folder) / "src" / "coterie"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import signal
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,17 @@ def test_a_job_returns_messages_and_exit_code_of_its_command(tmp_path: Path):
     assert code == 2
     assert len(lines) == 1
     assert lines[0].startswith("coterie: algo: there is no algorithm 'mapo'. Did you mean 'mappo'")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("../x", tarfile.REGTYPE), ("/x", tarfile.REGTYPE), ("x", tarfile.SYMTYPE)])
+def test_an_archive_with_anything_but_files_of_a_run_is_refused(name: str, kind: bytes, tmp_path: Path):
+    content, member = io.BytesIO(), tarfile.TarInfo(name)
+    member.type = kind
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        archive.addfile(member)
+    with pytest.raises(ValueError, match="not a file of it"):
+        unpack(content.getvalue(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -39,13 +39,17 @@ def pack(run: Path) -> bytes:
 
 
 def unpack(content: bytes, run: Path) -> None:
-    """Replaces the folder of a run by the files of an archive, as a whole."""
+    """Replaces the folder of a run by the files of an archive, as a whole. ValueError if it holds anything else."""
     run.parent.mkdir(parents=True, exist_ok=True)
     new, old = (run.with_name(f".{word}-{run.name}") for word in ("copying", "replaced"))
     for folder in (new, old):
         shutil.rmtree(folder, ignore_errors=True)
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        archive.extractall(new, filter="data")
+        for member in archive:
+            if not (member.isfile() or member.isdir()) or Path(member.name).is_absolute() or ".." in member.name:
+                raise ValueError(f"the archive of a run has a member that is not a file of it: {member.name!r}")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+        archive.extractall(new)
     if run.exists():
         run.rename(old)
     new.rename(run)

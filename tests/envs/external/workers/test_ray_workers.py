@@ -201,7 +201,8 @@ def test_ctrl_c_ends_the_workers_in_the_cluster(nodes: subprocess.Popen[str], tm
     variables = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
     trainer = Process(tmp_path, "train", *words, *workers, prepare=partial(lead_session, variables))
     try:
-        trainer.wait_for((run / "metrics.jsonl").exists)
+        log = run / "metrics.jsonl"  # a run that is stopped before its first update leaves nothing
+        trainer.wait_for(lambda: log.exists() and "loss/policy" in log.read_text())
         actors = [pid for pid in family(nodes.pid) if name_of(pid).startswith("ray::RayActor")]
         assert len(actors) == 1  # there is no evaluation
         os.killpg(trainer.pid, signal.SIGINT)
