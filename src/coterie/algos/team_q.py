@@ -197,7 +197,7 @@ class TeamQLearner(ScaledRewardLearner):
         return bootstrap_masks(rollout, self._outlives, self.team.agents_can_die)
 
     def _of_living(self, actions: Choices, alive: Tensor) -> Choices:
-        """Returns actions by block [.., n, K], the first choices where dead agents have values, [.., N] bool."""
+        """Returns actions by block [.., n, K]: the first choices of dead agents, if returns outlive them."""
         if not self._outlives:
             return actions
         blocks = self.policy.blocks
