@@ -300,24 +300,15 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         self._add(rollout)
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
         critic_reports, actor_reports = [], []
-        if self._steps >= config.learning_starts and self.buffer.num_sequences >= self._batch_size:
-            self.buffer.priority_beta = config.priority_beta + (1 - config.priority_beta) * progress
-            rates = {"policy": lr, "critic": lr * (config.critic_lr or config.lr) / config.lr}
-            for sample in self._samples():
-                trains_actor = (self._updates + 1) % config.policy_delay == 0
-                critic_report, *actor_report = self._learn(sample, rates, trains_actor)
-                critic_reports.append(critic_report)
-                actor_reports += actor_report
+        rates = {"policy": lr, "critic": lr * (config.critic_lr or config.lr) / config.lr}
+        for sample in self._samples(progress):
+            trains_actor = (self._updates + 1) % config.policy_delay == 0
+            critic_report, *actor_report = self._learn(sample, rates, trains_actor)
+            critic_reports.append(critic_report)
+            actor_reports += actor_report
         self._set_exploration(progress)
-        return (
-            self._metrics(critic_reports, actor_reports)
-            | self._replay_metrics()
-            | {
-                "policy/lr": lr,
-                "policy/noise_std": self.policy.noise_std,
-                "replay/updates": float(self._updates),
-            }
-        )
+        metrics = self._metrics(critic_reports, actor_reports) | self._replay_metrics()
+        return metrics | {"policy/lr": lr, "policy/noise_std": self.policy.noise_std}
 
     def _add(self, rollout: Rollout) -> None:
         """Adds a rollout to the replay buffer; updates statistics."""

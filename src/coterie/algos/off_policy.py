@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coterie.algos.algorithm import AlgorithmContext
 from coterie.algos.base_config import BATCH_SIZE, OffPolicyConfig
 from coterie.algos.graphed import Step
-from coterie.algos.optimizer import Optimizer, TargetNetwork
+from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled
 from coterie.algos.other_teams import OtherTeamsReader
 from coterie.algos.replay.buffer import ReplayBuffer, ReplaySample
 from coterie.algos.replay.checkpoint import ReplayCheckpoint
@@ -43,6 +43,7 @@ class OffPolicyLearner(ScaledRewardLearner):
         assert config.gradient_steps is not None  # derived
         assert config.batch_size is not None
         self._gradient_steps, self._batch_size = config.gradient_steps, config.batch_size
+        self._learning_starts, self._priority_beta = config.learning_starts, config.priority_beta
         self._steps, self._updates = 0, 0
 
     def _create_buffer(
@@ -107,9 +108,11 @@ class OffPolicyLearner(ScaledRewardLearner):
     def _reward_tensors(self) -> list[Tensor]:
         return list((self.reward_moments or {}).values())
 
-    def _samples(self) -> Iterator[ReplaySample]:
-        """Yields the samples of the gradient steps of an update."""
-        return self.buffer.samples(self._batch_size, self._gradient_steps)
+    def _samples(self, progress: float) -> Iterator[ReplaySample]:
+        """Yields the samples of the gradient steps of an update, none while steps or stored sequences are too few."""
+        if self._steps >= self._learning_starts and self.buffer.num_sequences >= self._batch_size:
+            self.buffer.priority_beta = scheduled("linear", self._priority_beta, 1.0, progress)
+            yield from self.buffer.samples(self._batch_size, self._gradient_steps)
 
     def _learn(self, sample: ReplaySample, lr: dict[str, float], *flags: bool) -> tuple[Tensor, ...]:
         """Takes a gradient step on a sample, and updates its priorities. Returns the step's reports.
@@ -126,8 +129,12 @@ class OffPolicyLearner(ScaledRewardLearner):
         return reports
 
     def _replay_metrics(self) -> dict[str, float]:
-        """Returns the size and age of the replay buffer, without reading the device."""
-        return {"replay/sequences": float(self.buffer.num_sequences), "replay/age": self.buffer.mean_age}
+        """Returns size and age of the replay buffer, and the number of gradient steps, without reading the device."""
+        return {
+            "replay/sequences": float(self.buffer.num_sequences),
+            "replay/age": self.buffer.mean_age,
+            "replay/updates": float(self._updates),
+        }
 
     def _scale_metrics(self) -> dict[str, Tensor]:
         """Returns the number by which rewards are divided [], if they are."""

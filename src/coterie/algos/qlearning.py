@@ -267,16 +267,13 @@ class QLearning(OffPolicyLearner, TeamQLearner):
         config = self.config
         rollout = rollout if config.bootstrap_at_limit else terminate_at_limit(rollout)
         self._add(rollout)
-        metrics = {"policy/epsilon": self.policy.epsilon, **self._replay_metrics()}
-        if self._steps < config.learning_starts or self.buffer.num_sequences < self._batch_size:
-            return metrics
         lr = config.lr * scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
-        self.buffer.priority_beta = scheduled("linear", config.priority_beta, 1.0, progress)
-        reports = []
-        for sample in self._samples():
+        metrics, reports = {"policy/epsilon": self.policy.epsilon, "policy/lr": lr}, []
+        for sample in self._samples(progress):
             reports += self._learn(sample, {"value": lr})
-        metrics |= self._mean_metrics(reports, METRICS, self._scale_metrics())
-        return metrics | {"policy/lr": lr, "replay/updates": float(self._updates)}
+        if reports:
+            metrics |= self._mean_metrics(reports, METRICS, self._scale_metrics())
+        return metrics | self._replay_metrics()
 
     def _add(self, rollout: Rollout) -> None:
         """Adds a rollout to the replay buffer; updates epsilon and statistics."""

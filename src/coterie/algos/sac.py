@@ -307,20 +307,17 @@ class SAC(OffPolicyLearner, GlobalCriticLearner):
         config = self.config
         rollout = rollout if config.bootstrap_at_limit else terminate_at_limit(rollout)
         self._add(rollout)
-        metrics: dict[str, float] = {}
-        if self._steps >= config.learning_starts and self.buffer.num_sequences >= self._batch_size:
-            self.buffer.priority_beta = scheduled("linear", config.priority_beta, 1.0, progress)
-            lr_fraction = scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
-            lr = {"critic": config.critic_lr or config.lr, "policy": config.lr}
-            lr["temperature"] = config.temperature_lr or config.lr
-            lr = {name: lr_fraction * value for name, value in lr.items()}
-            reports = []
-            for sample in self._samples():
-                reports += self._learn(sample, lr)
-            metrics = self._mean_metrics(reports, METRICS, self._scale_metrics())
-            metrics["policy/lr"] = config.lr * lr_fraction
+        lr_fraction = scheduled(config.lr_schedule, 1.0, config.lr_end, progress)
+        lr = {"critic": config.critic_lr or config.lr, "policy": config.lr}
+        lr["temperature"] = config.temperature_lr or config.lr
+        lr = {name: lr_fraction * value for name, value in lr.items()}
+        metrics, reports = {"policy/lr": lr["policy"]}, []
+        for sample in self._samples(progress):
+            reports += self._learn(sample, lr)
+        if reports:
+            metrics |= self._mean_metrics(reports, METRICS, self._scale_metrics())
         self._observe(rollout)
-        return metrics | self._replay_metrics() | {"replay/updates": float(self._updates)}
+        return metrics | self._replay_metrics()
 
     def _add(self, rollout: Rollout) -> None:
         """Adds a rollout to the replay buffer; updates exploration and reward statistics."""
