@@ -15,6 +15,7 @@ from coterie.algos.ddpg import DDPGConfig
 from coterie.algos.learner import CentralState
 from coterie.algos.mappo_original import MAPPOOriginal, MAPPOOriginalConfig
 from coterie.algos.ppo import PPOConfig
+from coterie.algos.pqn import PQNConfig
 from coterie.algos.qlearning import QLearningConfig
 from coterie.core.errors import UserError
 from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
@@ -57,7 +58,7 @@ def test_given_values_are_not_derived() -> None:
 
 def test_values_that_cannot_read_the_time_left_are_bootstrapped_from() -> None:
     given: dict[str, Any] = {"gradient_steps": 1, "batch_size": 8, "epsilon_decay_steps": 100, "n_step": 1}
-    given["layer_norm"] = False
+    given |= {"layer_norm": False, "gamma": 0.99}
     assert values(QLearningConfig(mixer="vdn", **given), LIMITED) == {"bootstrap_at_limit": True}
     assert values(LearnerConfig(), LIMITED) == {"bootstrap_at_limit": True}
     mixed = {"bootstrap_at_limit": False, "value_time_left": True}
@@ -69,7 +70,7 @@ def test_the_amount_of_learning_derives_from_the_run_and_the_networks() -> None:
     assert (found["gradient_steps"], found["batch_size"], found["epsilon_decay_steps"]) == (160, 256, 200)
     recurrent = values(QLearningConfig(mixer="vdn", rnn="gru"), RunFacts(25, None, 1, 1))
     expected = {"bootstrap_at_limit": True, "gradient_steps": 1, "batch_size": 32, "sequence_start": "rollout"}
-    assert recurrent == expected | {"n_step": 1, "layer_norm": False}
+    assert recurrent == expected | {"gamma": 0.92, "n_step": 1, "layer_norm": False}
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,24 @@ def test_targets_have_more_rewards_and_layers_are_normalized_where_episodes_are_
     assert "n_step" not in given
     assert "layer_norm" not in given
     assert "layer_norm" not in values(QLearningConfig(rnn=rnn, network="attention"), facts)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(1, 0.9), (20, 0.9), (25, 0.92), (60, 0.9667), (200, 0.99), (500, 0.99), (None, 0.99)]
+)
+@pytest.mark.parametrize("config", [QLearningConfig(), QLearningConfig(mixer="vdn"), PQNConfig()])
+def test_q_values_that_are_bootstrapped_at_limits_look_half_an_episode_ahead(
+    config: Any, limit: int | None, expected: float
+) -> None:
+    facts = RunFacts(limit, 1000, 8, 80)
+    assert values(config, facts)["gamma"] == expected
+    assert values(config.model_copy(update={"bootstrap_at_limit": False}), facts)["gamma"] == 0.99
+    assert "gamma" not in values(config.model_copy(update={"gamma": 0.5}), facts)
+
+
+def test_returns_that_end_at_a_limit_are_discounted_as_in_long_episodes() -> None:
+    assert values(QLearningConfig(mixer="qmix"), LIMITED)["gamma"] == 0.99
+    assert "gamma" not in values(PPOConfig(bootstrap_at_limit=True), LIMITED)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +182,7 @@ def test_an_update_ends_returns_at_the_limit_or_bootstraps(name: str) -> None:
     world, found = EndlessProbe(EndlessConfig(episode_limit=4)), []
     for bootstraps, terminates in ((False, False), (True, True), (True, False)):
         reads = {"value_time_left": True} if name in (*READERS, "mappo/original") else {}
-        small = {"rollout_length": 12, "bootstrap_at_limit": bootstraps, **reads}
+        small = {"rollout_length": 12, "gamma": 0.9, "bootstrap_at_limit": bootstraps, **reads}
         if name == "mappo/original":
             config = MAPPOOriginalConfig(hidden_sizes=(8,), sequence_length=6, critic_time_chunks=2, **small)
             learner, collector = learner_of(MAPPOOriginal, config, env_of(world, 8))

@@ -27,7 +27,7 @@ from coterie.algos.clipped_learner import acted_candidates
 from coterie.algos.on_policy import OnPolicyLearner, require_samples
 from coterie.algos.optimizer import Optimizer, Rule, Schedule, scheduled
 from coterie.algos.sequences import critic_values, sequence_length, split_into_sequences
-from coterie.algos.team_q import TeamQConfig, TeamQLearner
+from coterie.algos.team_q import Discount, TeamQConfig, TeamQLearner
 from coterie.config.needs import Needs
 from coterie.core.metrics import Metric, declare
 from coterie.core.seeds import generator, restore
@@ -76,6 +76,7 @@ class PQNConfig(MinibatchConfig, TeamQConfig):
 
     rollout_length: int = Field(32, ge=1, le=100_000)
     lr: float = Field(1e-3, gt=0, lt=1)
+    gamma: Discount = None
     lr_schedule: Schedule = "linear"
     max_grad_norm: float | None = Field(1.0, gt=0, le=10**12)
     optimizer: Rule = "radam"
@@ -171,6 +172,8 @@ class PQN(OnPolicyLearner, TeamQLearner):
         config = context.with_derived(config)
         super().__init__(config, context)
         self.config = config
+        assert config.gamma is not None  # derived
+        self._gamma = config.gamma
         self._length, per_env, unit = None, self.rollout_length, "timesteps"
         if config.recurrent:
             self._length = sequence_length(config.sequence_length, self.rollout_length)
@@ -279,7 +282,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
             next_value,
             terminated=terminated,
             boundary=boundary,
-            gamma=self.config.gamma,
+            gamma=self._gamma,
             td_lambda=self.config.td_lambda,
         )
 
@@ -290,7 +293,7 @@ class PQN(OnPolicyLearner, TeamQLearner):
         if not self.config.center_values or self.reward_moments is None:
             return self.end_moments["mean"].new_zeros(())
         reward, end = (mean_and_std(moments)[0] for moments in (self.reward_moments, self.end_moments))
-        return return_of_average_step(self._scaled(reward), end, self.config.gamma).squeeze(-1).clamp_max(0.0)
+        return return_of_average_step(self._scaled(reward), end, self._gamma).squeeze(-1).clamp_max(0.0)
 
     def _unroll(
         self,

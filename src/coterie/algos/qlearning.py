@@ -28,7 +28,7 @@ from coterie.algos.optimizer import Optimizer, TargetNetwork, scheduled
 from coterie.algos.recurrent_q import Inputs, RecurrentReader
 from coterie.algos.replay.buffer import ReplaySample, timesteps_of, with_one_successor
 from coterie.algos.replay.prioritized import sequence_error
-from coterie.algos.team_q import TeamQConfig, TeamQLearner, build_policy
+from coterie.algos.team_q import Discount, TeamQConfig, TeamQLearner, build_policy
 from coterie.algos.weighted_qmix import CentralQ, weighted_td_loss
 from coterie.config.needs import Needs
 from coterie.core.errors import UserError
@@ -61,6 +61,7 @@ class QLearningConfig(OffPolicyConfig, TeamQConfig):
     """Settings of DDQN, IQL, VDN, QMIX, QPLEX and weighted QMIX."""
 
     lr: float = Field(1e-3, gt=0, lt=1)
+    gamma: Discount = None
     hidden_sizes: Annotated[tuple[Units, ...], Needs(LAYERS[0])] = Field((128, 128), min_length=1)
     layer_norm: LayerNormKind | None = None
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to hidden
@@ -242,6 +243,8 @@ class QLearning(OffPolicyLearner, TeamQLearner):
         targets: dict[str, TeamQNetwork] = dict(self.target.module.items())  # pyright: ignore[reportCallIssue]
         self.target_value = targets["value"]
         assert config.n_step is not None  # derived
+        assert config.gamma is not None
+        self._gamma = config.gamma
         of_whole_sequence = config.n_step > 1 and config.td_lambda is None and not config.recurrent
         is_own = type(self).targets is QLearning.targets
         # Returns of independent learners end one by one, at deaths or at the next life.
@@ -340,12 +343,12 @@ class QLearning(OffPolicyLearner, TeamQLearner):
                 next_value,
                 terminated=terminated,
                 boundary=boundary,
-                gamma=config.gamma,
+                gamma=self._gamma,
                 td_lambda=config.td_lambda,
             )
         assert config.n_step is not None  # derived
         return n_step_return(
-            reward, next_value, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step
+            reward, next_value, terminated=terminated, boundary=boundary, gamma=self._gamma, n=config.n_step
         )
 
     def evaluate(self, value: TeamQNetwork, q: Q, actions: Choices, timesteps: Timestep) -> Tensor:

@@ -32,6 +32,20 @@ OUTPUT_GAIN = 0.01
 """Default gain of the output layer."""
 EPSILON_DECAY_STEPS = 50_000
 """Environment steps over which epsilon decays if the length of the run is unknown."""
+DISCOUNTS = 0.9, 0.99
+"""Smallest discount that derives from a step limit, and that of long episodes."""
+
+
+Discount = Annotated[
+    float | None,
+    Field(
+        ge=0,
+        le=1,
+        description="Discount factor per step; null: 0.99, or where the value of the final observation is added to "
+        "returns that a step limit ends, 1 - 2 / limit, a horizon of half an episode, between 0.9 and 0.99.",
+    ),
+]
+"""Discount factor that may derive from the step limit."""
 
 
 class TeamQConfig(MixerConfig, ScaledRewardConfig):
@@ -72,9 +86,24 @@ class TeamQConfig(MixerConfig, ScaledRewardConfig):
 
     def derived(self, run: RunFacts) -> dict[str, Derived]:
         found = super().derived(run)
+        if self.gamma is None:
+            bootstraps = (
+                found["bootstrap_at_limit"].value if self.bootstrap_at_limit is None else self.bootstrap_at_limit
+            )
+            found["gamma"] = _discount(run.limit, bootstraps=bootstraps)
         if self.epsilon_decay_steps is None and run.steps is not None:
             found["epsilon_decay_steps"] = Derived(max(1, run.steps // 5), f"a fifth of {run.steps:,} steps")
         return found
+
+
+def _discount(limit: int | None, *, bootstraps: bool) -> Derived:
+    """Returns the discount factor for a step limit, None if unknown, at which returns bootstrap or end."""
+    low, high = DISCOUNTS
+    if limit is None:
+        return Derived(high, "the environment has no known step limit")
+    if not bootstraps:
+        return Derived(high, f"returns end at the limit of {limit} steps")
+    return Derived(round(min(max(1 - 2 / limit, low), high), 4), f"returns go on after the limit of {limit} steps")
 
 
 def require_consistent(team: TeamSpec, config: TeamQConfig) -> None:

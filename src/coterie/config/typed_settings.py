@@ -169,8 +169,6 @@ class LearnerKeys(TypedDict, total=False):
     """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
     lr_end: float
     """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
     bootstrap_at_limit: bool | None
     """Add the value of the final observation to returns that a step limit ends; false: returns end there, too.
     null: false where values read the time left, see `value_time_left`, and the environment has a known limit.
@@ -309,6 +307,8 @@ class COMASettings(COMAKeys, total=False):
 
     name: Literal["coma", "coma/original"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -419,6 +419,8 @@ class DDPGSettings(DDPGKeys, total=False):
 
     name: Literal["ddpg", "maddpg", "maddpg/original", "matd3", "td3"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -477,6 +479,10 @@ class TeamQKeys(MixerKeys, ScaledRewardKeys, total=False):
 class QLearningKeys(OffPolicyKeys, TeamQKeys, total=False):
     """Settings of DDQN, IQL, VDN, QMIX, QPLEX and weighted QMIX."""
 
+    gamma: float | None
+    """Discount factor per step; null: 0.99, or where the value of the final observation is added to returns that a
+    step limit ends, 1 - 2 / limit, a horizon of half an episode, between 0.9 and 0.99.
+    """
     layer_norm: bool | Literal["hidden"] | None
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden). null: hidden without a recurrent layer where the step limit
@@ -593,6 +599,8 @@ class SableSettings(SableKeys, total=False):
 
     name: Literal["ff_sable", "sable"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     network: Literal["retention"]
     """Layers of the network: retention over agents and timesteps."""
     network_edges: Literal["full"]
@@ -650,6 +658,8 @@ class HAPPOSettings(HAPPOKeys, ClipKeys, total=False):
 
     name: Literal["haa2c", "happo"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -699,6 +709,8 @@ class HASACSettings(HASACKeys, total=False):
 
     name: Literal["hasac"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -742,6 +754,8 @@ class HATRPOSettings(HATRPOKeys, total=False):
 
     name: Literal["hatrpo"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -757,6 +771,8 @@ class PPOSettings(PPOKeys, NetworkKeys, SharingKeys, CriticNetworkKeys, ClipKeys
 
     name: Literal["ia2c", "ippo", "ippo/yardstick", "maa2c", "mappo", "mappo/original", "mappo/original_tag", "ppo"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -809,6 +825,8 @@ class MAGPOSettings(MAGPOKeys, total=False):
 
     name: Literal["magpo"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     network_edges: Literal["full"]
     """Agents that the guider reads: all."""
     network_radius: None
@@ -830,6 +848,8 @@ class SACSettings(SACKeys, total=False):
 
     name: Literal["masac", "sac"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -856,6 +876,8 @@ class MATSettings(MATKeys, SharingKeys, total=False):
 
     name: Literal["mat"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     network: Literal["transformer"]
     """Layers of the network: an encoder and a decoder over agents."""
     network_edges: Literal["full"]
@@ -877,6 +899,8 @@ class MATDecSettings(EncoderKeys, NetworkKeys, SharingKeys, total=False):
 
     name: Literal["mat_dec"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -911,6 +935,8 @@ class PACSettings(PACKeys, total=False):
 
     name: Literal["pac"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -922,8 +948,6 @@ class PACSettings(PACKeys, total=False):
 class POCAKeys(ClippedKeys, NetworkKeys, SharingKeys, total=False):
     """Settings of MA-POCA."""
 
-    gamma: float
-    """Discount factor per step of the environment's reward."""
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only with share_params=all."""
     critic_hidden_sizes: Sequence[int] | None
@@ -967,6 +991,8 @@ class POCASettings(POCAKeys, total=False):
 
     name: Literal["poca"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step of the environment's reward."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden). The attention has its own in any case.
@@ -978,6 +1004,10 @@ class POCASettings(POCAKeys, total=False):
 class PQNKeys(MinibatchKeys, TeamQKeys, total=False):
     """Settings of PQN, PQN-VDN and PQN-QMIX."""
 
+    gamma: float | None
+    """Discount factor per step; null: 0.99, or where the value of the final observation is added to returns that a
+    step limit ends, 1 - 2 / limit, a horizon of half an episode, between 0.9 and 0.99.
+    """
     num_minibatches: int | None
     """Minibatches per pass, each of which is a gradient step. null: 16, or one per sequence if a rollout has fewer."""
     center_values: bool
@@ -1037,6 +1067,8 @@ class SEACSettings(SEACKeys, total=False):
 
     name: Literal["seac"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -1059,6 +1091,8 @@ class VDACSettings(VDACKeys, total=False):
 
     name: Literal["vdac"]
     """Algorithm."""
+    gamma: float
+    """Discount factor per step."""
     layer_norm: bool | Literal["hidden"]
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
@@ -1965,8 +1999,6 @@ class TrainSettings(
     """Schedule of the learning rates, from their value to `lr_end` times their value over the run."""
     lr_end: float
     """Final learning rates as a fraction of their initial values."""
-    gamma: float
-    """Discount factor per step."""
     network: str | Code | None
     """Layers of all networks but mixers. null or `mlp`: `hidden_sizes` units with `activation` and `layer_norm`.
     `attention` over the entities that an agent observes, for any number of agents. `graph`, `commnet`, `ic3net`,
