@@ -328,6 +328,7 @@ def test_an_algorithm_gets_streams_or_their_sum_before_signals_are_updated(
             r"rewards\.icm\.gamma=0\.5 .* algo=qmix learns from the sum of rewards",
         ),
         (("algo=qmix", "rewards.extrinsic.gamma=0.5"), r"rewards\.extrinsic\.gamma=0\.5"),
+        (("algo=iql", "algo.gamma=null", "rewards.rnd.gamma=0.93"), r"sum of rewards with algo\.gamma=0\.92\."),
     ],
 )
 def test_invalid_settings_are_one_line_errors(settings: tuple[str, ...], message: str, tmp_path: Path):
@@ -346,5 +347,7 @@ def test_streams_may_have_another_discount_and_sums_the_same():
     assert isinstance(made, PPO)
     assert torch.as_tensor(made.reward_streams.gamma).tolist() == pytest.approx([0.9, 0.5])
     cls = registry.algorithm("iql")
-    same = make_rewarded(Choice(name="iql", params=cls.Config(gamma=0.5, rnn="none")), rewards, context)
-    assert isinstance(same, RewardedAlgorithm)
+    for gamma in (0.5, None):
+        derived = RewardsConfig.model_validate({"rnd": {"gamma": gamma or 0.99}})  # no step limit
+        same = make_rewarded(Choice(name="iql", params=cls.Config(gamma=gamma, rnn="none")), derived, context)
+        assert isinstance(same, RewardedAlgorithm)

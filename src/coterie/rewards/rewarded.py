@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coterie.algos import registry
 from coterie.algos.algorithm import Algorithm, AlgorithmContext, group_membership
+from coterie.algos.base_config import LearnerConfig
 from coterie.algos.optimizer import averaged_metrics
 from coterie.algos.reward_streams import EXTRINSIC, RewardStream
 from coterie.config.rewards import RewardsConfig, SignalConfig
@@ -73,8 +74,11 @@ def make_rewarded(
     if cls.capabilities.reward_streams:
         algorithm = cls(choice.params, replace(context, reward_streams=streams))
     else:
-        require_one_discount(team.name, choice, streams)
-        algorithm = cls(choice.params, context)
+        params: Any = choice.params
+        if isinstance(params, LearnerConfig):
+            params = context.with_derived(params)
+        require_one_discount(team.name, choice.name, vars(params).get("gamma"), streams)
+        algorithm = cls(params, context)
     if not with_signals:
         return algorithm
     signals = {
@@ -84,14 +88,13 @@ def make_rewarded(
     return RewardedAlgorithm(algorithm, signals, streams, context.ranks)
 
 
-def require_one_discount(team: str, choice: Choice, streams: tuple[RewardStream, ...]) -> None:
-    """Raises UserError for a stream whose discount differs from `algo.gamma`, which applies to all rewards."""
-    gamma = vars(choice.params).get("gamma")
+def require_one_discount(team: str, algo: str, gamma: float | None, streams: tuple[RewardStream, ...]) -> None:
+    """Raises UserError for a stream whose discount differs from `gamma`, which applies to all rewards."""
     for stream in streams:
         if stream.gamma is not None and stream.gamma != gamma:
             raise UserError(
                 f"rewards.{stream.name}.gamma={stream.gamma} of team '{team}' needs one value function per reward, but "
-                f"algo={choice.name} learns from the sum of rewards with algo.gamma={gamma}. Remove the setting, or "
+                f"algo={algo} learns from the sum of rewards with algo.gamma={gamma}. Remove the setting, or "
                 "use ppo, ippo, mappo or poca."
             )
 
