@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import re
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.folder import RunFolder
 from coterie.runs.progress import PeriodicProgress
 from coterie.training import evaluation as evaluating
+from coterie.training import trainer
 from coterie.training.evaluation import EndlessEpisodesError, Evaluation, Evaluator, evaluate
 from tinyruns import log_entries, train
 from worlds import Counter
@@ -147,8 +149,10 @@ def test_a_run_whose_episodes_do_not_end_says_so_once_and_trains(
     result = train(tmp_path / "run", "env=diagnosis_worlds:make", "env.length=0", "steps=240", "eval.every=40")
     note = "random policy: no episode ended within 64 steps of each environment"
     lines = [line for line in capsys.readouterr().err.splitlines() if "ended" in line]
-    assert len(lines) == 1
+    assert len(lines) == 2  # at the start and in the summary
     assert note in lines[0]
+    assert "no episode ended in 240 steps, 60 of each of the 4 environments, so that the return is unknown" in lines[1]
+    assert "Increase steps, or end episodes by a limit that fits the task, such as env.episode_limit=200." in lines[1]
     assert "Evaluations are left out until an episode ends in training" in lines[0]
     assert "env.episode_limit=200" in lines[0]
     assert evaluations == []
@@ -178,6 +182,26 @@ def test_evaluations_that_were_given_up_are_tried_again_when_an_episode_has_ende
     lines = capsys.readouterr().err.splitlines()
     tried = [line.partition(":")[2].partition(":")[0] for line in lines]
     assert tried == [" evaluation after 0 steps", " evaluation after 156 steps"]
+
+
+@pytest.mark.parametrize(("limit", "ends"), [(0, True), (5, False)])
+def test_evaluations_that_take_longer_than_training_are_said_once(
+    limit: int, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An episode takes five steps; its limit is unknown, or known."""
+
+    def slow(*given: Any, **settings: Any) -> Evaluation:
+        time.sleep(0.5)
+        return evaluate(*given, **settings)
+
+    monkeypatch.setattr(evaluating, "evaluate", slow)
+    monkeypatch.setattr(trainer, "SLOW_S", 0.4)
+    env = ["env=worlds:counter", f"env.limit={limit}"] if limit else ["env=diagnosis_worlds:make", "env.length=5"]
+    train(tmp_path / "run", *env, "steps=120", "eval.every=40", "eval.episodes=4")
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "of the time" in line]
+    assert re.search(r"evaluations have taken [5-9]\d% of the time: ", line)
+    assert "evaluate less often than after 40 steps (eval.every) or in fewer than 4 episodes (eval.episodes)" in line
+    assert ("env.episode_limit=200" in line) is ends
 
 
 @pytest.mark.slow

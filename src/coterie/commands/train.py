@@ -73,7 +73,7 @@ from coterie.runs.folder import RunFolder
 from coterie.runs.plots import draw_curves
 from coterie.runs.progress import Progress, progress
 from coterie.runs.snapshots import SNAPSHOT, PolicySnapshots
-from coterie.runs.summary import Summary, no_gradient_step_warnings, summarize
+from coterie.runs.summary import Summary, no_gradient_step_warnings, no_return_warnings, summarize
 from coterie.training.callback import Callback, HookCaller
 from coterie.training.curriculum import lesson_of_log
 from coterie.training.run_parts import Outputs, RunComponents, Schedule
@@ -490,12 +490,13 @@ def _summarize(session: _Session, trainer: Trainer) -> Summary:
     config, folder = session.config, session.folder
     entries, manifest = loggers.read(folder.metrics_path), folder.read_manifest()
     levels = {name: manifest.get(name) for name in ("random", "random_error", "published")}
-    summary = summarize(folder.path, entries, config.steps, **levels)
+    summary = replace(summarize(folder.path, entries, config.steps, **levels), steps=trainer.steps)
     settings = {team: vars(config.algo_of(team).params) for team in trainer.learners}
     keys = {team: config.algo_key(team) for team in settings}
     rows = [*entries, trainer.unlogged]  # the last updates may not have been logged yet
     warnings = no_gradient_step_warnings(settings, keys, rows, steps=trainer.steps, total=config.steps)
+    warnings += no_return_warnings(summary, config.num_envs, trainer.evaluator.env.spec.episode_limit)
     lesson = lesson_of_log(config.curriculum, entries)
     findings = worst_findings(config, entries, trainer.algorithms, manifest)
     notes = execution_notes(trainer.algorithms)
-    return replace(summary, steps=trainer.steps, lesson=lesson, warnings=warnings, findings=findings, notes=notes)
+    return replace(summary, lesson=lesson, warnings=warnings, findings=findings, notes=notes)

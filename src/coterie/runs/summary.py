@@ -326,6 +326,21 @@ def _elo(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
     return {}
 
 
+def no_return_warnings(summary: Summary, num_envs: int, limit: int | None) -> tuple[str, ...]:
+    """Returns a warning if no episode ended, so that a run has no returns: how long it was, and the settings to change.
+
+    Args:
+        summary: Summary of the run.
+        num_envs: Number of environments.
+        limit: Step limit of their episodes; None if unknown.
+    """
+    if summary.teams or not summary.steps:
+        return ()
+    steps = f"{summary.steps:,} steps, {summary.steps // num_envs:,} of each of the {num_envs:,} environments"
+    fix = ", or end episodes by a limit that fits the task, such as env.episode_limit=200" if limit is None else ""
+    return (f"no episode ended in {steps}, so that the return is unknown. Increase steps{fix}.",)
+
+
 def no_gradient_step_warnings(
     learners: Mapping[str, Mapping[str, Any]],
     keys: Mapping[str, str],

@@ -143,7 +143,7 @@ class Evaluator:
         self, env: VectorEnv, policies: dict[str, Policy], *, episodes: int, modes: dict[str, Mode], seed: int
     ):
         self.env, self.policies = env, policies
-        self._episodes, self._modes, self._seed = episodes, modes, seed
+        self.episodes, self._modes, self._seed = episodes, modes, seed
         self.task = 0
         """Number of the task evaluated, such as a lesson. Results of different tasks are not comparable."""
         self.awaits_end = False
@@ -163,7 +163,7 @@ class Evaluator:
             return evaluate(
                 self.env,
                 self.policies,
-                episodes=self._episodes,
+                episodes=self.episodes,
                 modes=self._modes,
                 seed=seed_of(self._seed, "eval", steps),
                 patience=PATIENCE,

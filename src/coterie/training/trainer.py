@@ -51,6 +51,9 @@ declare(
     Metric("time/exchange_bytes", "byte", "mean size of an exchange with other ranks", better=None),
 )
 
+SLOW_S = 30.0
+"""Seconds in evaluations from which they may be called slow."""
+
 
 class Trainer:
     """Trains the teams of one environment until `schedule.steps`, or until a stop is requested."""
@@ -83,6 +86,7 @@ class Trainer:
         self.stop_requested = False
         self.hooks = hooks or HookCaller()
         self._saved_at, self._evaluated_at = -1, -1
+        self._began, self._evaluation_s, self._notes_slow = 0.0, 0.0, True  # start and evaluations of this session
 
     @property
     def learners(self) -> tuple[str, ...]:
@@ -102,7 +106,8 @@ class Trainer:
     def run(self) -> None:
         """Trains until the end or a requested stop, and saves a checkpoint there."""
         schedule = self.schedule
-        self._clock, self._last_logged = time.perf_counter(), (self.steps, time.perf_counter())
+        self._began = self._clock = time.perf_counter()
+        self._last_logged = self.steps, self._clock
         self._time_spent = {"collect": 0.0, "update": 0.0}
         self._ranks.traffic.pop()
         self._outputs.snapshots.remove()  # of an interrupted session, which may have been ahead of its checkpoint
@@ -265,12 +270,29 @@ class Trainer:
     def _own_evaluation_metrics(self) -> dict[str, float]:
         if self.evaluator.awaits_end:
             return {}
-        waiting = PeriodicProgress(self._progress.print_line, "evaluation", first_s=10.0)
+        waiting, started = PeriodicProgress(self._progress.print_line, "evaluation", first_s=10.0), time.perf_counter()
         try:
             return self.evaluator(self.steps, waiting).metrics(self._rewarded_roles)
         except EndlessEpisodesError as error:
             self._progress.print_note(error.in_training(f"evaluation after {self.steps:,} steps"))
             return {}
+        finally:
+            self._evaluation_s += time.perf_counter() - started
+            self._note_slow_evaluations()
+
+    def _note_slow_evaluations(self) -> None:
+        """Says once that evaluations take longer than training, and what shortens them."""
+        session_s = time.perf_counter() - self._began
+        if not self._notes_slow or self.updates == 0 or self._evaluation_s < max(SLOW_S, session_s / 2):
+            return
+        self._notes_slow, ends = False, ""
+        if self.evaluator.env.spec.episode_limit is None:
+            ends = "end episodes by a limit that fits the task, such as env.episode_limit=200, or "
+        self._progress.print_note(
+            f"evaluations have taken {self._evaluation_s / session_s:.0%} of the time: {ends}evaluate less often "
+            f"than after {self.schedule.eval_every:,} steps (eval.every) or in fewer than {self.evaluator.episodes:,} "
+            "episodes (eval.episodes)"
+        )
 
     def _entry(self, metrics: dict[str, float]) -> dict[str, float]:
         """Returns the metrics with the environment steps and the wall time so far."""
