@@ -80,6 +80,7 @@ def test_targets_have_more_rewards_and_layers_are_normalized_where_episodes_are_
     rnn: Any, limit: int | None, expected: int
 ) -> None:
     facts = RunFacts(limit, 1000, 8, 80)
+    assert values(DDPGConfig(rnn=rnn), facts)["n_step"] == expected
     found = values(QLearningConfig(rnn=rnn), facts)
     assert (found["n_step"], found["layer_norm"]) == (expected, "hidden" if expected == 3 else False)
     given = values(QLearningConfig(rnn=rnn, n_step=5, layer_norm=True), facts)

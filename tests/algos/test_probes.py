@@ -131,11 +131,11 @@ STEADY = FASTER | {"hidden_sizes": (32, 32), "activation": "relu"}
 OPTIMUM = {
     "ppo, state-dependent std": ("ppo", 12, {"lr": 2e-3, "state_dependent_std": True}),
     "hatrpo": ("hatrpo", 12, {}),
-    "ddpg, ornstein-uhlenbeck": ("ddpg", 12, {"noise": "ornstein_uhlenbeck"}),
-    "ddpg, td3": ("ddpg", 12, {"twin_critics": True, "policy_delay": 2, "target_noise": 0.2}),
+    "ddpg, ornstein-uhlenbeck": ("ddpg", 12, {"n_step": 1, "noise": "ornstein_uhlenbeck"}),
+    "ddpg, td3": ("ddpg", 12, {"n_step": 1, "twin_critics": True, "policy_delay": 2, "target_noise": 0.2}),
     "sac, without sharing": ("sac", 10, STEADY | {"share_params": "none"}),
 }
-SUM = {"mappo": (12, {}), "mat": (12, {"lr": 3e-3}), "maddpg": (36, FASTER), "masac": (24, STEADY)}
+SUM = {"mappo": (12, {}), "mat": (12, {"lr": 3e-3}), "maddpg": (36, FASTER | {"n_step": 1}), "masac": (24, STEADY)}
 
 
 NEGATED, IGNORED = {"corrupt": negated_rewards}, {"prepare": ignore_actions}

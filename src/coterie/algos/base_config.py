@@ -528,6 +528,10 @@ GRADIENT_STEPS = 5_000
 """Gradient steps of a run of a length between them."""
 BATCH_SIZE, RECURRENT_BATCH_SIZE = 256, 32
 """Sequences per gradient step by default."""
+LONG_EPISODE, LONG_EPISODE_STEPS = 50, 3
+"""Step limit from which targets have several rewards, and the number of these, see `How far values travel` on the page
+of Q-learning.
+"""
 
 
 class OffPolicyConfig(ScaledRewardConfig):
@@ -542,6 +546,10 @@ class OffPolicyConfig(ScaledRewardConfig):
     batch_size: int | None = Field(None, ge=1, le=1_000_000)
     """Sequences per gradient step; a feed-forward network of Q-learning or DDPG learns from the first timestep of each.
     null: 256, or 32 for recurrent networks.
+    """
+    n_step: int | None = Field(None, ge=1, le=1000)
+    """Rewards per target before it bootstraps; null: 3 without a recurrent layer where the step limit is 50 or more, or
+    unknown; else 1.
     """
     buffer_size: Count = Field(100_000, ge=1, le=10**12)
     """Capacity of the replay buffer in environment steps."""
@@ -569,6 +577,9 @@ class OffPolicyConfig(ScaledRewardConfig):
         found = super().derived(run)
         if self.gradient_steps is None:
             found["gradient_steps"] = _gradient_steps(run)
+        if self.n_step is None:
+            is_long, reason = self._long_episodes(run)
+            found["n_step"] = Derived(LONG_EPISODE_STEPS if is_long else 1, reason)
         if self.recurrent and self.sequence_start == "auto":
             length = self.sequence_length or run.rollout_length
             holds = self._holds_episodes(run.limit, length)
@@ -579,6 +590,14 @@ class OffPolicyConfig(ScaledRewardConfig):
         elif self.batch_size is None:
             found["batch_size"] = Derived(BATCH_SIZE, "networks are not recurrent")
         return found
+
+    def _long_episodes(self, run: RunFacts) -> tuple[bool, str]:
+        """Returns True if rewards have a long way to the values of early timesteps, and the reason."""
+        if self.recurrent:
+            return False, "networks are recurrent"
+        if run.limit is None:
+            return True, "the environment has no known step limit"
+        return run.limit >= LONG_EPISODE, f"the step limit is {run.limit}"
 
     def sequences_start(self, team: TeamSpec, rollout_length: int) -> SequenceStart:
         """Returns the first timestep of training sequences."""

@@ -86,8 +86,6 @@ class DDPGConfig(OffPolicyConfig, CriticConfig):
     """Standard deviation of the noise on continuous target actions."""
     target_noise_clip: Annotated[float, CONTINUOUS, Needs("target_noise!=0")] = Field(0.5, gt=0, le=2)
     """Maximum absolute value of that noise."""
-    n_step: int = Field(1, ge=1, le=1000)
-    """Rewards per target before it bootstraps."""
     other_actions: Annotated[Literal["replay", "current"], Needs("critic!=own")] = "replay"
     """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current actors.
     Actions of other teams are always those in the replay buffer.
@@ -258,6 +256,8 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         config = context.with_derived(config)
         super().__init__(config, context)
         self.config, team, device = config, context.team, context.device
+        assert config.n_step is not None  # derived
+        self._n_step = config.n_step
         self._centralized = config.critic != "own"
         self._outlives = returns_outlive_agents(config, team, self._centralized)
         state_name = central_state_name(team, config.critic) if config.needs_state else None
@@ -282,7 +282,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
             target_policies=config.next_action_policy == "target",
             ranks=self.ranks,
         )
-        self._create_buffer(config, context, config.n_step, self._state.names, others=self.others)
+        self._create_buffer(config, context, self._n_step, self._state.names, others=self.others)
         self.generator: torch.Generator = generator(context.seed, "updates", device=device)
         self._joint = JointAction(team, device, self.others.roles)
         self._recurrent, self._burn_in = config.recurrent, config.burn_in if config.recurrent else 0
@@ -375,7 +375,7 @@ class DDPG(OffPolicyLearner, GlobalCriticLearner, TargetPolicyLearner):
         values = [self.evaluate(critic, self.critic_features(critic, batch, successors), actions) for critic in critics]
         q = reduce(torch.minimum, values)
         reward, terminated, boundary = (x[self._burn_in :] for x in (batch.reward, batch.terminated, batch.boundary))
-        target = n_step_return(reward, q, terminated=terminated, boundary=boundary, gamma=config.gamma, n=config.n_step)
+        target = n_step_return(reward, q, terminated=terminated, boundary=boundary, gamma=config.gamma, n=self._n_step)
         return target[: len(batch.valid)]
 
     def _update_critics(

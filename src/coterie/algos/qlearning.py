@@ -51,11 +51,6 @@ from coterie.nets.mixers import Choices, TeamQNetwork, UnrestrictedMixer, taken_
 from coterie.nets.team import CentralEncoder
 from coterie.policies.epsilon_greedy import EpsilonGreedyPolicy
 
-LONG_EPISODE, LONG_EPISODE_STEPS = 50, 3
-"""Step limit from which layers are normalized and targets have several rewards, and the number of these, see `How far
-values travel` on the page.
-"""
-
 
 class QLearningConfig(OffPolicyConfig, TeamQConfig):
     """Settings of DDQN, IQL, VDN, QMIX, QPLEX and weighted QMIX."""
@@ -76,25 +71,15 @@ class QLearningConfig(OffPolicyConfig, TeamQConfig):
     """Weight of those joint actions."""
     double_q: bool = True
     """Select the next action by the online network and evaluate it by the target network."""
-    n_step: int | None = Field(None, ge=1, le=1000)
-    """Rewards per target before it bootstraps; null: 3 without a recurrent layer where the step limit is 50 or more, or
-    unknown; else 1.
-    """
     td_lambda: float | None = Field(None, ge=0, le=1)
     """Lambda of TD(lambda) targets along a sequence, which has `n_step` steps without recurrent layer; null: n-step
     targets.
     """
 
     def derived(self, run: RunFacts) -> dict[str, Derived]:
-        found, limit = super().derived(run), run.limit
-        is_long = not self.recurrent and (limit is None or limit >= LONG_EPISODE)
-        if self.recurrent:
-            reason = "networks are recurrent"
-        else:
-            reason = "the environment has no known step limit" if limit is None else f"the step limit is {limit}"
-        if self.n_step is None:
-            found["n_step"] = Derived(LONG_EPISODE_STEPS if is_long else 1, reason)
+        found = super().derived(run)
         if self.layer_norm is None and self.network in (None, "mlp"):
+            is_long, reason = self._long_episodes(run)
             found["layer_norm"] = Derived("hidden" if is_long else False, reason)
         return found
 

@@ -367,6 +367,10 @@ class DDPGKeys(OffPolicyKeys, CriticNetworkKeys, total=False):
 
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
+    n_step: int | None
+    """Rewards per target before it bootstraps; null: 3 without a recurrent layer where the step limit is 50 or
+    more, or unknown; else 1.
+    """
     critic: Literal["own", "joint", "state", "joint_state", "global"]
     """Input of the critic: the agent's own observation and action (own), or the actions of the whole team with its
     joint observation (joint), with the environment's state (state), or with both (joint_state), or observations
@@ -425,8 +429,6 @@ class DDPGSettings(DDPGKeys, total=False):
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
     """
-    n_step: int
-    """Rewards per target before it bootstraps."""
 
 
 class MixerKeys(LearnerKeys, NetworkKeys, SharingKeys, total=False):
@@ -488,6 +490,10 @@ class QLearningKeys(OffPolicyKeys, TeamQKeys, total=False):
     hidden layers, before their activation (hidden). null: hidden without a recurrent layer where the step limit
     is 50 or more, or unknown; else false.
     """
+    n_step: int | None
+    """Rewards per target before it bootstraps; null: 3 without a recurrent layer where the step limit is 50 or
+    more, or unknown; else 1.
+    """
     weighting: Literal["none", "optimistic", "central"]
     """Weighted QMIX: reduces the loss of joint actions that are not underestimated to `weighting_alpha`, by the
     optimistic (OW) or the centrally weighted (CW) rule.
@@ -496,10 +502,6 @@ class QLearningKeys(OffPolicyKeys, TeamQKeys, total=False):
     """Weight of those joint actions."""
     double_q: bool
     """Select the next action by the online network and evaluate it by the target network."""
-    n_step: int | None
-    """Rewards per target before it bootstraps; null: 3 without a recurrent layer where the step limit is 50 or
-    more, or unknown; else 1.
-    """
     td_lambda: float | None
     """Lambda of TD(lambda) targets along a sequence, which has `n_step` steps without recurrent layer; null: n-step
     targets.
@@ -715,14 +717,14 @@ class HASACSettings(HASACKeys, total=False):
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
     hidden layers, before their activation (hidden).
     """
+    n_step: int
+    """Rewards per target before it bootstraps. Sequences of feed-forward networks have this length; their later
+    timesteps have shorter targets.
+    """
     critic: Literal["joint", "state", "joint_state", "global"]
     """Input of the critics besides the agent's own observation and the actions of the team: the joint observation
     (joint), the environment's state (state), or both (joint_state), or observations and actions of all teams
     (global).
-    """
-    n_step: int
-    """Rewards per target before it bootstraps. Sequences of feed-forward networks have this length; their later
-    timesteps have shorter targets.
     """
 
 
@@ -856,14 +858,14 @@ class SACSettings(SACKeys, total=False):
     """
     obs_agent_id: bool | None
     """Append the agent's one-hot id to the network's input; null: only where agents share parameters."""
+    n_step: int
+    """Rewards per target before it bootstraps. Sequences of feed-forward networks have this length; their later
+    timesteps have shorter targets.
+    """
     critic: Literal["own", "joint", "state", "joint_state", "global"]
     """Input of the critics besides the agent's own observation and action: nothing (own), or the other agents'
     actions and the joint observation (joint), the environment's state (state), or both (joint_state), or
     observations and actions of all teams (global).
-    """
-    n_step: int
-    """Rewards per target before it bootstraps. Sequences of feed-forward networks have this length; their later
-    timesteps have shorter targets.
     """
     other_actions: Literal["replay", "current"]
     """Actions of the other agents in an actor's loss: those in the replay buffer, or those of their current
