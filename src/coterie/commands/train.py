@@ -495,7 +495,8 @@ def _summarize(session: _Session, trainer: Trainer) -> Summary:
     keys = {team: config.algo_key(team) for team in settings}
     rows = [*entries, trainer.unlogged]  # the last updates may not have been logged yet
     warnings = no_gradient_step_warnings(settings, keys, rows, steps=trainer.steps, total=config.steps)
-    warnings += no_return_warnings(summary, config.num_envs, trainer.evaluator.env.spec.episode_limit)
+    if not trainer.episode_ended:
+        warnings += no_return_warnings(summary, config.num_envs, trainer.evaluator.env.spec.episode_limit)
     lesson = lesson_of_log(config.curriculum, entries)
     findings = worst_findings(config, entries, trainer.algorithms, manifest)
     notes = execution_notes(trainer.algorithms)

@@ -84,6 +84,7 @@ class Trainer:
         self.steps, self.updates = 0, 0
         self.wall_s = 0.0
         self.stop_requested = False
+        self.episode_ended = False  # in training, in this session
         self.hooks = hooks or HookCaller()
         self._saved_at, self._evaluated_at = -1, -1
         self._began, self._evaluation_s, self._notes_slow = 0.0, 0.0, True  # start and evaluations of this session
@@ -163,7 +164,7 @@ class Trainer:
             finished = self.collector.last_finished
             assert finished is not None
             if len(finished):
-                self.evaluator.awaits_end = False
+                self.evaluator.awaits_end, self.episode_ended = False, True
             for callback in self._callbacks:
                 self._show(callback.on_update(self.steps, finished))
             entry = self._training_entry() if is_due else {}
