@@ -103,7 +103,7 @@ def _discount(limit: int | None, *, bootstraps: bool) -> Derived:
         return Derived(high, "the environment has no known step limit")
     if not bootstraps:
         return Derived(high, f"returns end at the limit of {limit} steps")
-    return Derived(round(min(max(1 - 2 / limit, low), high), 4), f"returns go on after the limit of {limit} steps")
+    return Derived(round(min(max(1 - 2 / limit, low), high), 4), f"the step limit is {limit}")
 
 
 def require_consistent(team: TeamSpec, config: TeamQConfig) -> None:
