@@ -92,19 +92,12 @@ def test_targets_have_more_rewards_and_layers_are_normalized_where_episodes_are_
 @pytest.mark.parametrize(
     ("limit", "expected"), [(1, 0.9), (20, 0.9), (25, 0.92), (60, 0.9667), (200, 0.99), (500, 0.99), (None, 0.99)]
 )
-@pytest.mark.parametrize("config", [QLearningConfig(), QLearningConfig(mixer="vdn"), PQNConfig()])
-def test_q_values_that_are_bootstrapped_at_limits_look_half_an_episode_ahead(
-    config: Any, limit: int | None, expected: float
-) -> None:
+@pytest.mark.parametrize("config", [QLearningConfig(), QLearningConfig(mixer="qmix"), PQNConfig()])
+def test_q_values_look_half_an_episode_ahead(config: Any, limit: int | None, expected: float) -> None:
     facts = RunFacts(limit, 1000, 8, 80)
     assert values(config, facts)["gamma"] == expected
-    assert values(config.model_copy(update={"bootstrap_at_limit": False}), facts)["gamma"] == 0.99
     assert "gamma" not in values(config.model_copy(update={"gamma": 0.5}), facts)
-
-
-def test_returns_that_end_at_a_limit_are_discounted_as_in_long_episodes() -> None:
-    assert values(QLearningConfig(mixer="qmix"), LIMITED)["gamma"] == 0.99
-    assert "gamma" not in values(PPOConfig(bootstrap_at_limit=True), LIMITED)
+    assert "gamma" not in values(PPOConfig(bootstrap_at_limit=True), facts)
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ Discount = Annotated[
     Field(
         ge=0,
         le=1,
-        description="Discount factor per step; null: 0.99, or where the value of the final observation is added to "
-        "returns that a step limit ends, 1 - 2 / limit, a horizon of half an episode, between 0.9 and 0.99.",
+        description="Discount factor per step; null: 1 - 2 / limit, a horizon of half an episode, between 0.9 and "
+        "0.99, or 0.99 without a known step limit.",
     ),
 ]
 """Discount factor that may derive from the step limit."""
@@ -87,22 +87,17 @@ class TeamQConfig(MixerConfig, ScaledRewardConfig):
     def derived(self, run: RunFacts) -> dict[str, Derived]:
         found = super().derived(run)
         if self.gamma is None:
-            bootstraps = (
-                found["bootstrap_at_limit"].value if self.bootstrap_at_limit is None else self.bootstrap_at_limit
-            )
-            found["gamma"] = _discount(run.limit, bootstraps=bootstraps)
+            found["gamma"] = _discount(run.limit)
         if self.epsilon_decay_steps is None and run.steps is not None:
             found["epsilon_decay_steps"] = Derived(max(1, run.steps // 5), f"a fifth of {run.steps:,} steps")
         return found
 
 
-def _discount(limit: int | None, *, bootstraps: bool) -> Derived:
-    """Returns the discount factor for a step limit, None if unknown, at which returns bootstrap or end."""
+def _discount(limit: int | None) -> Derived:
+    """Returns the discount factor for episodes with a step limit, None if unknown."""
     low, high = DISCOUNTS
     if limit is None:
         return Derived(high, "the environment has no known step limit")
-    if not bootstraps:
-        return Derived(high, f"returns end at the limit of {limit} steps")
     return Derived(round(min(max(1 - 2 / limit, low), high), 4), f"the step limit is {limit}")
 
 
