@@ -58,6 +58,23 @@ def test_best_responses_of_the_climbing_game():
     assert responses.best(Table(), {}, None, mask, alive).tolist() == [[[0, 7, 6], [11, 7, 5]]]
 
 
+def test_of_responses_of_equal_value_the_likely_one_is_expected():
+    """A game that pays 10 for equal choices: with responses of probability 3/4 and 1/4, and k = 2, the best responses
+    are worth 10 + 2 log(3/4) and 10 + 2 log(1/4).
+    """
+
+    class Equal(torch.nn.Module):
+        def given_others(self, obs, state, others, last_joint_action=None):
+            return 10 * torch.stack([others[..., 0, 3:], others[..., 1, :3]], -2)
+
+    algorithm, _ = pac_learner(climbing(), 1)
+    probs = torch.tensor([[0.75, 0.25, 1e-30, 0.75, 0.25, 1e-30]])
+    given = (Equal(), {}, None, torch.ones(1, 6, dtype=torch.bool), torch.ones(1, 2, dtype=torch.bool))
+    expected = 10 + 2 * torch.tensor([0.75, 0.25]).log()
+    best = algorithm.responses.best(*given, 2 * probs.log())
+    torch.testing.assert_close(best[..., :2], expected.expand(1, 2, 2))
+
+
 def test_responses_are_all_joint_actions_of_the_others():
     """Of three agents with four choices: 16 pairs for each, without the agent's own choice."""
     responses = Responses(make_team("discrete"), CPU)
@@ -82,7 +99,8 @@ def test_chunks_of_responses_have_the_same_maxima(monkeypatch):
 
 
 def test_advantages_are_hoped_values_minus_the_critics():
-    algorithm, collector = pac_learner(climbing(), 8, gamma=0.0, normalize_value=False, normalize_advantage=False)
+    settings = {"gamma": 0.0, "normalize_value": False, "normalize_advantage": False, "tie_break": 0.0}
+    algorithm, collector = pac_learner(climbing(), 8, **settings)
     algorithm.critic = lambda obs, state, first, hidden_state: (torch.full((*obs["agent"].shape[:-1], 1), 2.0), {})
     algorithm.joint_critic = Table()
     algorithm.target.module = Table()
@@ -103,9 +121,9 @@ def test_targets_bootstrap_from_the_hoped_value_of_the_action_taken(n):
         world, 4, return_steps=n, gamma=0.5, normalize_value=False, rollout_length=5, value_time_left=False
     )
     values = torch.tensor([10.0, 20.0])
-    algorithm.responses.best = lambda critic, obs, state, mask, alive: values.expand(*alive.shape, 2)
+    algorithm.responses.best = lambda critic, obs, state, mask, alive, bonus=None: values.expand(*alive.shape, 2)
     rollout = collect_rollout(algorithm, collector)
-    probs = algorithm._last_probs(rollout, algorithm.policy.obs_normalizer.of_rollout(rollout))
+    probs = algorithm._probs(rollout, algorithm.policy.obs_normalizer.of_rollout(rollout))[-1]
     value = torch.cat([values[rollout.action["agent"].discrete[..., 0]], (probs * values).sum(-1).unsqueeze(0)])
     target = targets_of(algorithm, rollout, as_sequences=True).batch.target[..., 0]
     for t in range(5):
@@ -119,7 +137,7 @@ def test_the_last_probabilities_are_those_of_the_policy_that_acts():
         algorithm, collector = pac_learner(Everything("discrete", 0.0), 3, rnn=rnn, rollout_length=4)
         before = [collect_rollout(algorithm, collector) for _ in range(2)]
         obs = algorithm.policy.obs_normalizer.of_rollout(before[0])
-        probs = algorithm._last_probs(before[0], obs)
+        probs = algorithm._probs(before[0], obs)[-1]
         first = {role: action.discrete[0] for role, action in before[1].action.items()}
         log_prob = before[1].extras["log_prob"][0]
         choice = torch.cat([first[role.name] for role in algorithm.team.roles], 1)
@@ -196,12 +214,22 @@ def test_an_update_is_that_of_loops_over_entries():
         here = tree_map(lambda x: x[t, b].expand(len(actions), *x[t, b].shape), (obs, state))
         return critic(*here, actions, None)
 
+    probs = algorithm._probs(rollout, obs).log() * 0.05
+
+    def likely(t, b, choices):
+        """What the choices of the others add to Q_i [N, 1]."""
+        parts = [0.0 if x is None else probs[t, b, i, x].item() for i, x in enumerate(choices)]
+        return torch.tensor([[sum(parts) - part] for part in parts])
+
     def best(critic, t, b):
         """Returns the maxima over what the agents can do [N, A]; Q_i does not depend on the action of i."""
         legal = [mask.nonzero().flatten().tolist() for mask in by_agent(rollout.action_mask, t, b)]
         options = [choices if here else [None] for choices, here in zip(legal, present[t, b], strict=True)]
-        actions = torch.stack([joint_action(choices) for choices in itertools.product(*options)])
-        return q_of(critic, t, b, actions).amax(0) * std + mean
+        all_choices = list(itertools.product(*options))
+        q = q_of(critic, t, b, torch.stack([joint_action(choices) for choices in all_choices]))
+        if critic is algorithm.joint_critic:
+            q = q + torch.stack([likely(t, b, choices) for choices in all_choices])
+        return q.amax(0) * std + mean
 
     chosen = torch.tensor([[choices_of(rollout, t, b) for b in range(4)] for t in range(12)]).unsqueeze(-1)
     hoped, following = (
@@ -209,7 +237,7 @@ def test_an_update_is_that_of_loops_over_entries():
         for critic, times in ((algorithm.joint_critic, range(12)), (algorithm.target.module, range(1, 13)))
     )
     hoped = hoped.gather(-1, chosen)[..., 0]
-    last = (following[-1:] * algorithm._last_probs(rollout, obs).detach()).sum(-1)
+    last = (following[-1:] * algorithm._probs(rollout, obs)[-1]).sum(-1)
     following = torch.cat([following[:-1].gather(-1, chosen[1:])[..., 0], last])
     reward, target = rollout.reward + rollout.group_reward, torch.zeros(12, 4, 3)
     for t, b, i in itertools.product(range(12), range(4), range(3)):

@@ -6,9 +6,10 @@ agent has a critic of its own choices given the actions of the others, and the a
 those actions of the others that are best for it.
 
 Source: Christianos et al. 2023, Pareto Actor-Critic for Equilibrium Selection in Multi-Agent Reinforcement Learning.
-Differences: truncated episodes and the end of a rollout are bootstrapped, the latter by the average over the agent's
-choices; the gradient of the policy is that of PPO, which is the actor-critic gradient in a single step per rollout. All
-joint actions of the others are evaluated, at most MAX_RESPONSES of them.
+Differences: among responses of nearly equal value, agents expect those that the others are likely to choose, without
+which nothing makes them agree on one of several optima; truncated episodes and the end of a rollout are bootstrapped,
+the latter by the average over the agent's choices; the gradient of the policy is that of PPO, which is the actor-critic
+gradient in a single step per rollout. All joint actions of the others are evaluated, at most MAX_RESPONSES of them.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ from coterie.functional.returns import agent_rewards, bootstrap_masks, lambda_re
 from coterie.functional.statistics import Reduction, masked_mean
 from coterie.nets.choice_critics import CounterfactualCritic
 from coterie.nets.config import ShareParams
-from coterie.nets.joint_actions import JointAction, pad_by_agent
+from coterie.nets.joint_actions import JointAction, pad_by_agent, unpad_by_role
 from coterie.nets.team import join_choices
 
 MAX_RESPONSES = 4_096
 """Joint actions of the other agents that are evaluated per timestep and agent, at most."""
+LEAST = 1e-8
+"""Least probability of a choice in the comparison of responses."""
 ROWS = 2**18
 """Rows of the joint-action critic that are evaluated at once."""
 
@@ -59,6 +62,10 @@ class PACConfig(PPOConfig):
     """Fraction of the soft update of the target critic."""
     target_update_interval: int | None = Field(None, ge=1, le=10**12)
     """Gradient steps between hard updates of the target critic; null: a soft update after each step."""
+    tie_break: float = Field(0.05, ge=0, le=10**6)
+    """Weight of the log-probability of the others' actions in the choice of their best response, in standard deviations
+    of returns where values are normalized: among nearly equal ones, likely responses are expected. 0: as published.
+    """
     entropy_fraction: Annotated[float, Needs("entropy_coef!=0"), Needs("entropy_schedule!=constant")] = Field(
         0.8, gt=0, le=1
     )
@@ -134,7 +141,13 @@ class Responses:
 
     @torch.no_grad()
     def best(
-        self, critic: CounterfactualCritic, obs: dict[str, Tree], state: Tensor | None, mask: Tensor, alive: Tensor
+        self,
+        critic: CounterfactualCritic,
+        obs: dict[str, Tree],
+        state: Tensor | None,
+        mask: Tensor,
+        alive: Tensor,
+        bonus: Tensor | None = None,
     ) -> Tensor:
         """Returns the value of every choice with the best response [.., N, A], see `best_response_values`.
 
@@ -144,12 +157,16 @@ class Responses:
             state: [.., S], or None.
             mask: Available choices of all agents one after the other [.., J] bool.
             alive: [.., N] bool; the actions of dead agents are zeros.
+            bonus: What choices of all agents [.., J] add to the values of the responses that they are part of.
         """
         present, found = alive[..., self.joint.owner].unsqueeze(-2), None
         for part in self.table.split(max(1, ROWS // alive.numel())):  # bounds memory
             table = part.reshape(len(part), *(1,) * (alive.ndim - 1), *part.shape[1:])  # [E, .., N, J]
             legal = ~((table > 0) & ~mask.unsqueeze(-2)).any(-1)
-            q = critic.given_others(obs, state, torch.where(present, table, 0.0))
+            others = torch.where(present, table, 0.0)
+            q = critic.given_others(obs, state, others)
+            if bonus is not None:
+                q = q + (others * bonus.unsqueeze(-2)).sum(-1, keepdim=True)
             best = best_response_values(q, legal)
             found = best if found is None else torch.maximum(found, best)
         assert found is not None
@@ -189,7 +206,7 @@ class PAC(PPO):
         """Returns advantages and targets of both critics.
 
         G_t = r_t + .. + gamma^n max_{u_-i} Q'_i(s_{t+n}, u_{i,t+n}, u_-i)
-        A_t = max_{u_-i} Q_i(s_t, u_{i,t}, u_-i) - V_i(s_t)
+        A_t = max_{u_-i} [Q_i(s_t, u_{i,t}, u_-i) + k log pi_-i(u_-i)] - V_i(s_t),    k = `tie_break`
 
         Returns of an agent continue after its death, so both critics also learn from timesteps in which it is dead and
         others of the team act.
@@ -199,9 +216,10 @@ class PAC(PPO):
         obs, alive = self.policy.obs_normalizer.of_rollout(rollout), present_agents(rollout)
         state, mask = self._state(rollout.state), self._joint_mask(rollout)
         taken = pad_by_agent(self.responses.joint.encode(rollout.action))  # [T, B, N, A]
+        probs = self._probs(rollout, obs)
         mean, std = self.value_scale()
         best = self.responses.best(target_critic, obs, state, mask, alive) * std + mean
-        weight = torch.cat([taken, self._last_probs(rollout, obs).unsqueeze(0)])  # the last actions are not known
+        weight = torch.cat([taken, probs[-1:]])  # the last actions are not known
         terminated, boundary = bootstrap_masks(rollout, True, team.agents_can_die)
         ends = {"terminated": terminated, "boundary": boundary, "gamma": config.gamma}
         reward = agent_rewards(rollout, self._membership, team.has_group_reward, self._common_reward)
@@ -210,8 +228,9 @@ class PAC(PPO):
             target = lambda_return(reward, following, **ends, td_lambda=config.gae_lambda)
         else:
             target = n_step_return(reward, following, **ends, n=config.return_steps)
-        now = tree_map(lambda x: x[:-1], (obs, state, mask, alive))
-        hoped = self.responses.best(self.joint_critic, now[0], now[1], now[2], now[3]) * std + mean
+        likely = config.tie_break * self.responses.joint.join(unpad_by_role(team, probs)).clamp_min(LEAST).log()
+        now = tree_map(lambda x: x[:-1], (obs, state, mask, alive, likely))
+        hoped = self.responses.best(self.joint_critic, *now) * std + mean
         advantage = (hoped * taken).sum(-1) - value[:-1, ..., 0]
         return advantage.unsqueeze(-1), target.unsqueeze(-1)
 
@@ -224,17 +243,15 @@ class PAC(PPO):
             parts.append(rollout.alive.new_ones(*lead, size) if mask is None else mask.flatten(-2))
         return torch.cat(parts, -1)
 
-    def _last_probs(self, rollout: Rollout, obs: dict[str, Tree]) -> Tensor:
-        """Probabilities of every agent's choices at the last timestep [B, N, A]."""
-        net = self.policy.net
-        if self._recurrent:
-            outputs, _ = net(obs, rollout.first, rollout.hidden_state)
-        else:
-            outputs, _ = net(tree_map(lambda x: x[-1:], obs), None, {})
+    @torch.no_grad()
+    def _probs(self, rollout: Rollout, obs: dict[str, Tree]) -> Tensor:
+        """Probabilities of every agent's choices [T + 1, B, N, A]."""
+        net, recurrent = self.policy.net, self._recurrent
+        outputs, _ = net(obs, rollout.first if recurrent else None, rollout.hidden_state if recurrent else {})
         probs = {}
         for block in net.blocks:
-            mask = block.join_masks({name: x[-1] for name, x in rollout.action_mask.items()})
-            probs[block.name] = choice_log_probs(block.action_spec, outputs[block.name][-1], mask).exp()
+            mask = block.join_masks(rollout.action_mask)
+            probs[block.name] = choice_log_probs(block.action_spec, outputs[block.name], mask).exp()
         return join_choices(probs, net.blocks, 0.0)
 
     def _step(

@@ -482,8 +482,8 @@ class QLearningKeys(OffPolicyKeys, TeamQKeys, total=False):
     """Settings of DDQN, IQL, VDN, QMIX, QPLEX and weighted QMIX."""
 
     gamma: float | None
-    """Discount factor per step; null: 0.99, or where the value of the final observation is added to returns that a
-    step limit ends, 1 - 2 / limit, a horizon of half an episode, between 0.9 and 0.99.
+    """Discount factor per step; null: 1 - 2 / limit, a horizon of half an episode, between 0.9 and 0.99, or 0.99
+    without a known step limit.
     """
     layer_norm: bool | Literal["hidden"] | None
     """Apply layer normalization to the input and to each hidden layer, after its activation (true), or only to
@@ -928,6 +928,11 @@ class PACKeys(PPOKeys, NetworkKeys, SharingKeys, CriticNetworkKeys, ClipKeys, to
     """Fraction of the soft update of the target critic."""
     target_update_interval: int | None
     """Gradient steps between hard updates of the target critic; null: a soft update after each step."""
+    tie_break: float
+    """Weight of the log-probability of the others' actions in the choice of their best response, in standard
+    deviations of returns where values are normalized: among nearly equal ones, likely responses are expected. 0:
+    as published.
+    """
     entropy_fraction: float
     """Fraction of the run at which the entropy bonus reaches its final weight."""
 
@@ -1007,8 +1012,8 @@ class PQNKeys(MinibatchKeys, TeamQKeys, total=False):
     """Settings of PQN, PQN-VDN and PQN-QMIX."""
 
     gamma: float | None
-    """Discount factor per step; null: 0.99, or where the value of the final observation is added to returns that a
-    step limit ends, 1 - 2 / limit, a horizon of half an episode, between 0.9 and 0.99.
+    """Discount factor per step; null: 1 - 2 / limit, a horizon of half an episode, between 0.9 and 0.99, or 0.99
+    without a known step limit.
     """
     num_minibatches: int | None
     """Minibatches per pass, each of which is a gradient step. null: 16, or one per sequence if a rollout has fewer."""
