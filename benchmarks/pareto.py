@@ -3,7 +3,7 @@
     python benchmarks/pareto.py                   # trains all runs one after the other and writes the results
     python benchmarks/pareto.py --seeds 100,101       # only some seeds
 
-Runs have the preset of their algorithm for the game. Those of Pareto-AC were tuned, with seeds from 1000. A run
+Runs have the preset of their algorithm for the game. That of Pareto-AC was tuned, with seeds from 1000. A run
 reaches the Pareto optimum if the greedy policies earn the largest payoff in every round. Writes pareto.json and
 pareto.md.
 """
@@ -81,7 +81,7 @@ def page(content: dict[str, Any]) -> str:
         "# Pareto optima of matrix games",
         "",
         f"Payoff per round of the greedy policies after 50,000 steps, of at most {GAMES['climbing']:g} in climbing and "
-        f"{GAMES['penalty']:g} in penalty. Only Pareto-AC has presets that were tuned for these games.",
+        f"{GAMES['penalty']:g} in penalty. Only Pareto-AC has a preset that was tuned for these games.",
         "",
         *table(("game", "algorithm", "reach it", "payoffs"), rows),
         "",
