@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jobs import COMMON, JOBS, TUNED_ELSEWHERE, UNTUNED, Job
+from jobs import COMMON, JOBS, Job
 from learning_pictures import draw_pictures
 from provenance import is_present, is_verified, measured, resolved_job
 from reporting import in_words, origin, table, whole_number
@@ -18,6 +18,7 @@ from reporting import in_words, origin, table, whole_number
 from coterie.algos import registry
 from coterie.assembly.resolve import load_resolved, resolve
 from coterie.commands.evaluate import evaluate_baseline, evaluate_run
+from coterie.config import sources
 from coterie.runs.checkpoints import Checkpoints
 from coterie.runs.curves import Run
 
@@ -230,13 +231,19 @@ def page(content: dict[str, Any]) -> str:
 
 def _tuning(jobs: dict[str, dict[str, Any]]) -> list[str]:
     """Lines on the seeds with which the settings were chosen."""
-    untuned, elsewhere = (", ".join(name for name in names if name in jobs) for names in (UNTUNED, TUNED_ELSEWHERE))
+    tuned = [name for name, entry in jobs.items() if has_preset(entry["overrides"])]
+    exceptions = f" Exceptions, with a preset that was tuned for the task: {', '.join(tuned)}." * bool(tuned)
     return [
-        "*Tuning*: the presets were chosen by hand on single runs whose seeds are among the reported ones (the default "
-        "seed is 0), so the settings are not independent of the seeds in these rows. Exceptions: the settings of "
-        f"{untuned} were not tuned; those of {elsewhere} were tuned by `coop_tuning.py` with one budget for all "
-        "algorithms, on seeds that are not reported.",
+        "*Tuning*: rows have the defaults, which were chosen with other seeds, mostly on other tasks, or the original "
+        f"trainer's settings.{exceptions}",
     ]
+
+
+def has_preset(overrides: Sequence[str]) -> bool:
+    """True if the package has a preset of the algorithm for the environment, other than an original trainer's."""
+    settings = dict(setting.split("=", 1) for setting in overrides)
+    algo, env = settings["algo"], settings["env"]
+    return "original" not in algo and bool(sources.preset("algo_env", f"{algo}/{env}"))
 
 
 def _action_mode(job: Job) -> str:

@@ -104,7 +104,7 @@ def test_a_value_without_effect_is_named_with_what_it_needs(words: list[str], li
         ["selfplay.opponents=uniform", "selfplay.window=10", TAG],
         ["algo.rnn=gru", "algo.rnn_size=32"],
         ["workers.timeout=3", "env=gym/CartPole-v1", "algo=ppo"],
-        ["algo=coma", "algo.sequence_length=13"],  # also of feed-forward networks
+        ["algo=coma", "algo.sequence_length=16"],  # also of feed-forward networks
         ["algo.entropy_end=0.2", "algo.entropy_decay=0.9"],
         ["log.mlflow=true", "log.project=x"],
         ["algo=qmix", "algo.mixing_embed_dim=8"],  # its preset has a mixer

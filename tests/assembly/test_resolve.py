@@ -180,7 +180,7 @@ def test_a_team_inherits_the_top_algorithm_with_its_overrides():
 def test_a_team_that_names_another_algorithm_starts_from_its_presets():
     resolved = resolve([TAG, "algo=ippo", "algo.gamma=0.7", "teams.adversary.algo=mappo"])
     params = resolved.config.teams["adversary"].algo.params.model_dump()
-    assert (params["critic"], params["gamma"]) == ("joint", 0.95)
+    assert (params["critic"], params["gamma"]) == ("joint", 0.99)
     assert resolved.origins["teams.adversary.algo.critic"] == "preset algo/mappo"
 
 

@@ -154,32 +154,6 @@ def test_the_scripted_policy_is_better_than_the_random_policy(script: Any, monke
 
 
 @pytest.mark.slow
-def test_tuning_compares_the_same_configurations_and_chooses_the_best(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    tuning = script("coop_tuning")
-    assert not set(tuning.TUNING_SEEDS) & set(script("jobs").SEEDS)
-    monkeypatch.setattr(tuning, "ALGORITHMS", ("poca", "ippo"))
-    monkeypatch.setattr(tuning, "ENTROPY_COEFS", ("0.01",))
-    monkeypatch.setattr(tuning, "run_all", lambda tasks, jobs: max(main(task.words) for task in tasks))
-    places = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
-    with pytest.raises(UserError, match=r"seed5: not complete\. Train it first\."):
-        tuning.main(["--seeds", "5", "--collect", *places])
-    tiny = ["num_envs=4", "algo.rollout_length=8", "eval.every=20"]
-    tiny += ["eval.episodes=4", "eval.num_envs=4", "eval.min_episodes=4"]
-    assert tuning.main(["--seeds", "5", "--steps", "40", *places, *tiny]) == 0
-    found = json.loads((tmp_path / "results" / "coop_tuning.json").read_text())
-    for algo in ("poca", "ippo"):
-        entries = found["found"][algo]
-        assert [(entry["lr"], entry["entropy_coef"]) for entry in entries] == [("3e-4", "0.01"), ("1e-3", "0.01")]
-        for entry in entries:
-            assert entry["score"] == max(entry["evaluations"][0])
-        best = max(entries, key=lambda entry: entry["score"])
-        assert found["chosen"][algo] == {"lr": best["lr"], "entropy_coef": "0.01"}
-    assert "| poca | 3e-4 | 0.01 |" in (tmp_path / "results" / "coop_tuning.md").read_text()
-
-
-@pytest.mark.slow
 def test_baselines_of_scripts_are_better_than_those_of_random_play(script: Any, tmp_path: Path):
     script("baselines").main(["--episodes", "100", "--battles", "20", "--results", str(tmp_path)])
     found = json.loads((tmp_path / "baselines.json").read_text())
