@@ -16,6 +16,7 @@ import numpy as np
 from default_tasks import Task
 from reporting import table, whole_number
 
+from coterie.config import sources
 from coterie.functional.intervals import mean_interval_95
 from coterie.reports import estimates, published
 
@@ -328,9 +329,10 @@ def presets_page(content: Mapping[str, Any]) -> str:
             algo,
             f"{statistics.fmean(random[task]):.3g}",
             *(_mean_and_half_width(both.get(variant, ())) for variant in ("default", "preset")),
+            "yes" if sources.preset("algo_env", f"{algo}/{task.split()[0]}") else "no",
         ]
         for (task, algo), both in sorted(found.items())
     ]
-    columns = ["task", "algorithm", "random", "default", "preset"]
+    columns = ["task", "algorithm", "random", "default", "preset", "kept"]
     command = "python benchmarks/defaults.py --presets"
     return "\n".join(["# Presets and defaults", "", origin_line(content, command), "", *table(columns, rows), ""])

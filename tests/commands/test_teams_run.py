@@ -104,12 +104,13 @@ def test_an_unsuitable_frozen_run_is_refused_in_one_line(
 
 @pytest.mark.slow
 def test_rollout_lengths_are_rounded_up_to_a_common_multiple(tmp_path: Path) -> None:
-    """MAPPO and QMIX with the lengths of their presets, and a note about the change."""
+    """MAPPO and QMIX with lengths of which one is no multiple of the other, and a note about the change."""
     from coterie.assembly.environment import load_teams
     from coterie.assembly.learners import make_algorithms
     from coterie.assembly.resolve import resolve
 
-    config = resolve([*TAG, "algo.rollout_length=128", "teams.agent.algo=qmix", "device=cpu"]).config
+    lengths = ["algo.rollout_length=128", "teams.agent.algo=qmix", "teams.agent.algo.rollout_length=26"]
+    config = resolve([*TAG, *lengths, "device=cpu"]).config
     learners = make_algorithms(config, load_teams(config, torch.device("cpu")), torch.device("cpu"))
     assert (learners["adversary"].rollout_length, learners["agent"].rollout_length) == (130, 26)
     assert "rollout_length is 130, not 128: a multiple of the shortest of all teams" in learners["adversary"].notes

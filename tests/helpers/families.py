@@ -138,7 +138,7 @@ def set_values(name, algorithm, values):
         algorithm.critic = lambda obs, state, first, hidden_state: (of(obs), hidden_state)
     elif name == "pac":
         algorithm.critic = lambda obs, state, first, hidden_state: (of(obs), hidden_state)
-        algorithm.responses.best = lambda critic, obs, state, mask, alive: of(obs).expand(*alive.shape, 2)
+        algorithm.responses.best = lambda critic, obs, state, mask, alive, bonus=None: of(obs).expand(*alive.shape, 2)
     elif name == "poca":
         algorithm.critic = group
     elif name == "coma":
