@@ -355,6 +355,16 @@ def test_a_checkpoint_with_another_pool_is_refused_in_one_line(tmp_path: Path, p
             (*RPS, "selfplay.opponents=uniform", "selfplay.sides=first", "teams.column.algo=mappo"),
             "teams.column has settings of its own",
         ),
+        *(
+            (
+                ("env=particle/simple_ball", "selfplay.opponents=uniform", *settings),
+                f"{key}: the state of .* covers both sides .* Use {key}=joint or selfplay.sides=first",
+            )
+            for key, *settings in (
+                ("algo.critic", "algo=mappo", "algo.critic=state"),
+                ("algo.mixer_input", "algo=vdac"),
+            )
+        ),
         (
             ("env=particle/simple_tag", "alternate.order=[wolf]", "alternate.every=10"),
             "'wolf' is not a team that learns",

@@ -68,7 +68,8 @@ def build(config: RunConfig, ranks: Ranks = ONE) -> RunComponents:
         lesson_envs = LessonEnvs(train=env, eval=eval_env)
         shared = teams_sharing_policy(config.selfplay, config.teams, teams)
         if shared is not None and config.selfplay.sides != "first":
-            env, eval_env = swap_sides(env, ranks.rank * num_envs), swap_sides(eval_env)
+            choice = config.algo_of(shared[0])
+            env, eval_env = swap_sides(env, choice, ranks.rank * num_envs), swap_sides(eval_env, choice)
         policies = {name: algorithm.policy for name, algorithm in algorithms.items()}
         modes = eval_modes(config.eval.mode, algorithms)
         components = RunComponents(

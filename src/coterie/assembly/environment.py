@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from coterie.config.schema import RunConfig, TeamConfig
+from coterie.config.schema import Choice, RunConfig, TeamConfig
 from coterie.config.wrappers import ExternalEnvConfig
 from coterie.core.errors import UserError, listed
 from coterie.core.seeds import seed_of
@@ -176,8 +176,13 @@ def load_teams(config: RunConfig, device: torch.device) -> dict[str, TeamSpec]:
         return assign_teams(config.teams, env.spec)
 
 
-def swap_sides(env: VectorEnv, first_index: int = 0) -> VectorEnv:
-    """Returns the environment with its two sides swapped in every other instance, counted from `first_index`.
+def swap_sides(env: VectorEnv, choice: Choice, first_index: int = 0) -> VectorEnv:
+    """Returns the environment with its two sides swapped in every other instance.
+
+    Args:
+        env: The environment.
+        choice: Algorithm of both sides.
+        first_index: Number of the first instance.
 
     Raises:
         UserError: If something cannot be swapped.
@@ -189,8 +194,9 @@ def swap_sides(env: VectorEnv, first_index: int = 0) -> VectorEnv:
             f"workers.overlap=false {alternative}."
         )
     if any(state not in env.spec.groups for state in env.spec.state_sizes):
+        reader = "mixer_input" if hasattr(choice.params, "mixer_input") else "critic"
         raise UserError(
-            f"algo.critic: the state of {env.spec.name} covers both sides and cannot be swapped. Use "
-            f"algo.critic=joint {alternative}."
+            f"algo.{reader}: the state of {env.spec.name} covers both sides and cannot be swapped. Use "
+            f"algo.{reader}=joint {alternative}."
         )
     return SideSwapEnv(env, first_index)
