@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import copy
 import functools
+import faulthandler
 import gc
 import itertools
 import json
@@ -303,7 +304,8 @@ class Process:
         """Waits for the end. Returns the exit code, negative for a signal, and the output."""
         self._process.join(120)
         if self._process.exitcode is None:
-            self.signal(signal.SIGKILL)
+            self.signal(signal.SIGQUIT)  # prints where its threads are
+            self.kill_after(2)
             pytest.fail(f"still running after two minutes: {self.written()}")
         return self._process.exitcode, self.written()
 
@@ -349,6 +351,7 @@ def _child(
     handle = os.open(output, os.O_RDWR | os.O_CREAT)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
+    faulthandler.register(signal.SIGQUIT)
     sys.path.append(folder)
     training.draw_curves = draw_nothing
     disable_flushing()
