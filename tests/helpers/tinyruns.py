@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import atexit
 import copy
-import functools
 import faulthandler
+import functools
 import gc
 import itertools
 import json
