@@ -73,18 +73,6 @@ inline Vec<T> sums_of_each(Vec<T>* x) {
   return x[0];
 }
 
-// The sum of the numbers of a vector, added as `sums_of_each` does.
-template <class T>
-inline T halved_sum(Vec<T> x) {
-  alignas(64) T parts[kWidth<T>];
-  store<T>(parts, x);
-#pragma GCC unroll 4
-  for (int step = kWidth<T> / 2; step > 0; step /= 2)
-#pragma GCC unroll 8
-    for (int i = 0; i < step; i++) parts[i] += parts[i + step];
-  return parts[0];
-}
-
 constexpr int kSingle = 4;  // up to so many sums are quicker one by one
 
 // Normalizes rows without scale and shift, W at a time; `scales` receives what they are multiplied with.
@@ -180,7 +168,7 @@ void head_products(const Heads<T>& heads, const T* row, const T* others, Attende
       if (++n == work.count) n = 0, from += head;
     }
     if (count <= kSingle) {
-      for (int i = 0; i < count; i++) work.scores[start + i] = halved_sum<T>(terms[i]);
+      for (int i = 0; i < count; i++) work.scores[start + i] = sum<T>(terms[i]);
       continue;
     }
     for (int i = count; i < W; i++) terms[i] = Vec<T>{};
@@ -505,10 +493,11 @@ void attention_backward(const Team<T>& s, T* saved, const T* grad_out, const Tea
       attention_backward_tile<T>(s, start, s.samples - start < tile ? s.samples - start : tile, project, mix,
                                  kept_from(s, saved, start, s.samples), grad_out, grads.x, mine, work);
   });
-  sum_parts<T>(sums, chunks, size, units, width, width, grads.project);
-  sum_parts<T>(sums + units * width, chunks, size, 1, width, width, grads.project_bias);
-  sum_parts<T>(sums + (units + 1) * width, chunks, size, units, units, units, grads.mix);
-  sum_parts<T>(sums + (units + 1) * width + units * units, chunks, size, 1, units, units, grads.mix_bias);
+  sum_parts<T>(sums, chunks, size, threads);
+  T* const parts[] = {grads.project, grads.project_bias, grads.mix, grads.mix_bias};
+  const int64_t sizes[] = {units * width, width, units * units, units};
+  const T* from = sums;
+  for (int i = 0; i < 4; from += sizes[i++]) std::memcpy(parts[i], from, size_t(sizes[i]) * sizeof(T));
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <initializer_list>
 #include <new>
+#include "pool.hpp"
 #include "vectors.hpp"
 
 #define COTERIE_API extern "C" __attribute__((visibility("default")))
@@ -32,17 +33,23 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t kTile = 48;         // rows whose intermediate results stay in the first-level cache
 constexpr int64_t kMinSplit = 1 << 20;  // multiplications that are worth several threads for fewer rows than a tile
+constexpr int64_t kMinShared = 1 << 18;  // numbers to add, or multiplications of a layer, worth several threads
 constexpr int64_t kFetch = 6;          // rows that are processed in the time of fetching the weights from the cache
-constexpr int64_t kMinChunk = 5 * kTile;  // rows whose gradients are summed in one buffer, at least
+constexpr int64_t kMinChunk = 5 * kTile;  // rows whose gradients are summed in one buffer, as far as there are rows
 constexpr int64_t kMaxChunks = 16;
 
-// Rows of a chunk. Depends on the number of rows alone.
-constexpr int64_t chunk_rows(int64_t rows) {
-  const int64_t even = ceil_div(ceil_div(rows, kMaxChunks), kTile) * kTile;
-  return even < kMinChunk ? kMinChunk : even;
+// Number of chunks, an even one, so that two threads have as much to do. It depends on the number of rows alone.
+constexpr int64_t num_chunks(int64_t rows) {
+  if (rows <= kMinChunk) return rows > 0;
+  const int64_t even = 2 * ceil_div(rows, 2 * kMinChunk);
+  return even < kMaxChunks ? even : kMaxChunks;
 }
 
-constexpr int64_t num_chunks(int64_t rows) { return rows == 0 ? 0 : ceil_div(rows, chunk_rows(rows)); }
+// The first row of a chunk; those of all chunks differ by one tile at most.
+constexpr int64_t chunk_start(int64_t rows, int64_t chunk) {
+  const int64_t start = chunk * ceil_div(rows, kTile) / num_chunks(rows) * kTile;
+  return start < rows ? start : rows;
+}
 
 constexpr int64_t kPieces[] = {kTile, 42, 36, 30, 24, 18, 16, 12, 8};
 
@@ -58,15 +65,18 @@ constexpr int64_t piece_rows(int64_t sets, int64_t rows, int64_t multiplications
   return best;
 }
 
-// out [rows, columns] = the sum over parts, in their order, of buffers with rows of `ld` numbers.
+// Adds `count` buffers of `size` numbers to the first one, in their order. Without any, the sum is zero.
 template <class T>
-void sum_parts(const T* parts, int64_t count, int64_t stride, int64_t rows, int64_t columns, int64_t ld, T* out) {
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t j = 0; j < columns; j++) {
-      T total = 0;
-      for (int64_t p = 0; p < count; p++) total += parts[p * stride + r * ld + j];
-      out[r * columns + j] = total;
-    }
+void sum_parts(T* parts, int64_t count, int64_t size, int threads) {
+  if (count == 0) std::memset(parts, 0, size_t(size) * sizeof(T));
+  if (count <= 1) return;
+  constexpr int64_t block = 4096;
+  if (count * size < kMinShared) threads = 1;
+  parallel_for({ceil_div(size, block), threads}, [=](int64_t task) {
+    const int64_t start = task * block, stop = start + block < size ? start + block : size;
+    for (int64_t p = 1; p < count; p++)
+      for (int64_t i = start; i < stop; i++) parts[i] += parts[p * size + i];
+  });
 }
 
 }  // namespace coterie

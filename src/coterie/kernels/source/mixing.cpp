@@ -212,14 +212,14 @@ void mix_backward_tile(const Mixing<T>& m, int64_t rows, const T* grad, const T*
 template <class T>
 void mix_backward(const Mixing<T>& m, const T* grad, const T* chosen, const T* state, const T* saved,
                   const T* const* parameters, T* const* grads, int threads) {
-  const int64_t chunks = num_chunks(m.rows), length = chunk_rows(m.rows), size = m.packed(), columns = m.columns();
-  Buffer<T> packed(size), sums((chunks + 1) * size);
+  const int64_t chunks = num_chunks(m.rows), size = m.packed(), columns = m.columns();
+  Buffer<T> packed(size), sums((chunks > 0 ? chunks : 1) * size);
   pack(m, parameters, packed.get());
   const TransposedMixing<T> transposed(m, packed, grads[1] != nullptr);
   const auto make_memory = [&] { return Buffer<T>(kTile * (columns + padded<T>(m.inputs))); };
   parallel_for({chunks, threads}, make_memory, [&](int64_t chunk, T* memory) {
-    const int64_t start = chunk * length, stop = start + length < m.rows ? start + length : m.rows;
-    T* mine = sums + (chunk + 1) * size;
+    const int64_t start = chunk_start(m.rows, chunk), stop = chunk_start(m.rows, chunk + 1);
+    T* mine = sums + chunk * size;
     std::memset(mine, 0, size_t(size) * sizeof(T));
     for (int64_t at = start; at < stop; at += kTile)
       mix_backward_tile<T>(m, at + kTile <= stop ? kTile : stop - at, grad + at, chosen + at * m.agents,
@@ -227,7 +227,7 @@ void mix_backward(const Mixing<T>& m, const T* grad, const T* chosen, const T* s
                            grads[1] == nullptr ? nullptr : grads[1] + at * m.inputs, mine, memory,
                            memory + kTile * columns);
   });
-  sum_parts<T>(sums + size, chunks, size, 1, size, size, sums);
+  sum_parts<T>(sums, chunks, size, threads);
   unpack<T>(m, sums, grads + 2);
 }
 

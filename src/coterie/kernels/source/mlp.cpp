@@ -133,7 +133,7 @@ void mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, c
                   const MlpGradients<T>& grads, int threads) {
   const int64_t widest = net.widest(), last = net.layers;
   const int64_t transposed_size = net.transposed(last), norm_size = net.norm(net.num_norms());
-  const int64_t sums_size = net.packed(last) + norm_size, chunks = num_chunks(net.rows), length = chunk_rows(net.rows);
+  const int64_t sums_size = net.packed(last) + norm_size, chunks = num_chunks(net.rows);
   Buffer<T> transposed(net.sets * transposed_size), norms(net.sets * norm_size);
   Buffer<T> sums(net.sets * (chunks > 0 ? chunks : 1) * sums_size);
   for (int64_t s = 0; s < net.sets; s++) {
@@ -148,11 +148,11 @@ void mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, c
   };
   const auto make_memory = [&] { return Work{Buffer<T>(3 * kTile * widest), Buffer<T*>(last)}; };
   parallel_for({net.sets * chunks, threads}, make_memory, [&](int64_t task, Work& work) {
-    const int64_t set = task / chunks, start = task % chunks * length;
+    const int64_t set = task / chunks, stop = chunk_start(net.rows, task % chunks + 1);
     T* mine = sums + task * sums_size;
     std::memset(mine, 0, size_t(sums_size) * sizeof(T));
-    for (int64_t first = start; first < start + length && first < net.rows; first += kTile) {
-      const int64_t rows = first + kTile <= net.rows ? kTile : net.rows - first, at = set * net.rows + first;
+    for (int64_t first = chunk_start(net.rows, task % chunks); first < stop; first += kTile) {
+      const int64_t rows = first + kTile <= stop ? kTile : stop - first, at = set * net.rows + first;
       for (int64_t l = 0; l < net.activated; l++) work.activations[l] = net.of_layer(saved, l, set, first);
       mlp_backward_tile(net, x + set * x_set + first * x_row, x_row, rows, transposed + set * transposed_size,
                         norms + set * norm_size, grad_out + at * net.width(last), work.activations.get(),
@@ -160,16 +160,17 @@ void mlp_backward(const Mlp<T>& net, const T* x, int64_t x_set, int64_t x_row, c
     }
   });
   for (int64_t s = 0; s < net.sets; s++) {
-    const T* mine = sums + s * chunks * sums_size;
+    T* total = sums + s * chunks * sums_size;
+    sum_parts<T>(total, chunks, sums_size, threads);
     for (int64_t l = 0; l < last; l++) {
       const int64_t in = net.width(l), cols = net.width(l + 1), ld = net.pad(l + 1);
-      sum_parts<T>(mine + net.packed(l), chunks, sums_size, in, cols, ld, grads.weights[l] + s * in * cols);
-      sum_parts<T>(mine + net.packed(l) + in * ld, chunks, sums_size, 1, cols, ld, grads.biases[l] + s * cols);
+      copy_rows<T>(total + net.packed(l), ld, in, cols, grads.weights[l] + s * in * cols, cols);
+      copy_rows<T>(total + net.packed(l) + in * ld, ld, 1, cols, grads.biases[l] + s * cols, cols);
     }
     for (int64_t l = 0; l < net.num_norms(); l++) {
       const int64_t n = net.width(net.normed(l)), ld = net.pad(net.normed(l)), at = net.packed(last) + net.norm(l);
-      sum_parts<T>(mine + at, chunks, sums_size, 1, n, ld, grads.scales[l] + s * n);
-      sum_parts<T>(mine + at + ld, chunks, sums_size, 1, n, ld, grads.shifts[l] + s * n);
+      copy_rows<T>(total + at, ld, 1, n, grads.scales[l] + s * n, n);
+      copy_rows<T>(total + at + ld, ld, 1, n, grads.shifts[l] + s * n, n);
     }
   }
 }

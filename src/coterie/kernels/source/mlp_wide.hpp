@@ -12,7 +12,6 @@ constexpr int64_t kMostRows = 192;   // rows of a block; a part of their inputs 
 constexpr int64_t kRowsAtOnce = 96;  // rows that are summed at a time; some of their columns stay in the first
 constexpr int64_t kRowUnit = 12;     // such blocks have a multiple of it, as far as there are rows
 constexpr int64_t kBlocksPerThread = 8;
-constexpr int64_t kMinShared = 1 << 18;  // multiplications of a layer that are worth several threads
 
 // Rows of numbers for each set of parameters.
 template <class T>

@@ -277,7 +277,7 @@ void recurrent_backward(const Sequences<T>& s, const T* h, const T* out, const T
   const Packed<T, Cell> p(s);
   const int64_t units = p.units, inputs = padded<T>(s.inputs), block = s.block(), groups = s.groups();
   const int64_t transposed_size = p.width * (inputs + units);
-  Buffer<T> packed(p.size), transposed(s.sets * transposed_size), sums(s.sets * (groups + 1) * p.size);
+  Buffer<T> packed(p.size), transposed(s.sets * transposed_size), sums(s.sets * (groups > 0 ? groups : 1) * p.size);
   for (int64_t g = 0; g < s.sets; g++) {
     p.pack(s, g, packed);
     T* to = transposed + g * transposed_size;
@@ -287,7 +287,7 @@ void recurrent_backward(const Sequences<T>& s, const T* h, const T* out, const T
   using Work = BackwardWork<T, Cell>;
   parallel_for({s.sets * groups, threads}, [&] { return Work(s, p); }, [&](int64_t task, const Work& work) {
     const int64_t g = task / groups, start = task % groups * s.together() * block;
-    T* mine = sums + (g * (groups + 1) + 1 + task % groups) * p.size;
+    T* mine = sums + task * p.size;
     std::memset(mine, 0, size_t(p.size) * sizeof(T));
     for (int64_t m = start; m < start + s.together() * block && m < s.rows; m += block)
       recurrent_backward_block<T, Cell>(s, p, g, m, s.rows - m < block ? s.rows - m : block,
@@ -296,8 +296,8 @@ void recurrent_backward(const Sequences<T>& s, const T* h, const T* out, const T
   });
   const int64_t columns = Cell::kGates * s.units;
   for (int64_t g = 0; g < s.sets; g++) {
-    T* total = sums + g * (groups + 1) * p.size;
-    sum_parts<T>(total + p.size, groups, p.size, 1, p.size, p.size, total);
+    T* total = sums + g * groups * p.size;
+    sum_parts<T>(total, groups, p.size, threads);
     unpack_gates(total, s.inputs, Cell::kGates, s.units, units, grads.weights + g * s.inputs * columns);
     unpack_gates(total + p.x_size, s.units, Cell::kGates, s.units, units, grads.recurrent + g * s.units * columns);
     unpack_gates(total + p.x_size + p.h_size, 1, Cell::kGates, s.units, units, grads.bias + g * columns);

@@ -78,11 +78,16 @@ inline Vec<T> fill(T x) {
   return x - Vec<T>{};  // exact for every x, and thus a broadcast; x + 0 is not, because of -0
 }
 
+// The sum of the numbers of a vector: its halves are added, then those of the result.
 template <class T>
-inline T sum(Vec<T> v) {
-  T total = 0;
-  for (int i = 0; i < kWidth<T>; i++) total += v[i];
-  return total;
+inline T sum(Vec<T> x) {
+  alignas(64) T parts[kWidth<T>];
+  store<T>(parts, x);
+#pragma GCC unroll 4
+  for (int step = kWidth<T> / 2; step > 0; step /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < step; i++) parts[i] += parts[i + step];
+  return parts[0];
 }
 
 // e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln(2) / 2, by the Taylor polynomial of e^r. Beyond the range of the
