@@ -107,9 +107,8 @@ class ReplayBuffer:
                 f"a rollout of {len(rollout.reward)} timesteps of {rollout.reward.shape[1]} environments in a replay "
                 f"buffer for {spec.rollout_length} timesteps of {spec.num_envs} environments"
             )
-        timesteps, steps = split_rollout(rollout, spec.states, self._discrete_dtype)
+        timesteps, steps = split_rollout(rollout, spec.states)
         hidden_state = rollout.hidden_state if spec.sequence_start == "rollout" else {}
-        timesteps, steps, hidden_state = tree_map(lambda x: x.to(self._device), (timesteps, steps, hidden_state))
         storage = self.storage or self.allocate(timesteps, steps, hidden_state)
         if self.resumed:
             storage.require_like(timesteps, steps)
@@ -127,7 +126,7 @@ class ReplayBuffer:
         self.rollouts.append((self.head, number))
         storage.write(self.head, timesteps, steps)
         storage.write_hidden_state(self.head, number % self._max_rollouts, hidden_state)
-        storage.mark_starts(self.head, timesteps["acted"][:-1])
+        storage.mark_starts(self.head, rollout.acted[:-1].to(self._device))
         self.head += spec.rollout_length
         storage.advance(self.head)
         while self.rollouts[0][0] < self.head - self._timesteps:
@@ -167,7 +166,8 @@ class ReplayBuffer:
             ValueError: If there are none; see `num_sequences`.
         """
         spec, storage = self.spec, self.storage
-        if storage is None or self.num_sequences == 0 or spec.priority_alpha > 0 or spec.ranks.size > 1:
+        one_by_one = count == 1 or spec.priority_alpha > 0 or spec.ranks.size > 1
+        if storage is None or self.num_sequences == 0 or one_by_one:
             yield from (self.sample(batch_size) for _ in range(count))
             return
         at_once = max(1, _BYTES_AT_ONCE // (batch_size * (spec.sequence_length + 1) * storage.bytes_per_timestep))
@@ -195,7 +195,8 @@ class ReplayBuffer:
 
     def allocate(self, timesteps: Tree, steps: Tree, hidden_state: Tree) -> SequenceStorage:
         """Allocates memory for leaves like these: [any, B, ..], those of the hidden state [B, ..]."""
-        self.storage = storage = SequenceStorage(self.spec, (timesteps, steps), hidden_state)
+        example = stored_types(timesteps, steps, self._discrete_dtype)
+        self.storage = storage = SequenceStorage(self.spec, example, hidden_state)
         self.nbytes = memory.allocated_nbytes(self.spec, (storage.timesteps, storage.steps, storage.hidden_states))
         self._reservation = None
         return storage
@@ -209,7 +210,7 @@ class SequenceStorage:
 
     Args:
         spec: Settings of the replay buffer.
-        example: A rollout's timesteps and steps as `split_rollout` returns them [any, B, ..].
+        example: A rollout's timesteps and steps as `stored_types` returns them [any, B, ..].
         hidden_state: Hidden state like those at the start of rollouts [B, N, H] by name; {} for none.
 
     Attributes:
@@ -219,6 +220,7 @@ class SequenceStorage:
         acted: Environments that acted at the newest timestep [B] bool.
         oldest: Oldest timestep held.
         complete: Timesteps whose sequences were complete at the last call of `advance`.
+        bytes_per_timestep: Bytes of a timestep and a step of one environment.
     """
 
     def __init__(self, spec: ReplaySpec, example: tuple[Tree, Tree], hidden_state: Tree):
@@ -226,6 +228,10 @@ class SequenceStorage:
         self._allocate = allocate = memory.allocator(spec)  # files are removed with their allocator
         self.timesteps, self.steps = tree_map(lambda x: allocate((self.size, *x.shape[1:]), x.dtype), example)
         self.hidden_states = tree_map(lambda x: allocate((spec.max_rollouts, *x.shape), x.dtype), hidden_state)
+        self._leaves = tree_leaves((self.timesteps, self.steps))
+        self.bytes_per_timestep = sum(x.nbytes for x in self._leaves) // (self.size * self.num_envs)
+        trees = (self.timesteps, self.steps, self.hidden_states)
+        self._rows = tree_map(lambda x: x.flatten(0, 1), trees)  # of all timesteps and environments
         self._slot = torch.zeros(self.size, dtype=torch.int64, device=self.device)  # of the hidden state at a timestep
         self._kind, self._length = spec.sequence_start, spec.sequence_length
         self._ranks, everything = spec.ranks, spec.of_all_ranks
@@ -246,28 +252,24 @@ class SequenceStorage:
             )
 
     def write(self, start: int, timesteps: Tree, steps: Tree) -> None:
-        """Writes trees of tensors [n, B, ..] at the timesteps `start`, `start + 1`, ... of the stream."""
-        begin = start % self.size
+        """Writes trees of tensors [n, B, ..], of any type and device, at the timesteps from `start` on."""
+        for stored, x in zip(self._leaves, tree_leaves((timesteps, steps)), strict=True):
+            self._put(stored, start, x)
 
-        def put(stored: Tensor, x: Tensor) -> None:
-            fits = min(len(x), self.size - begin)
-            stored[begin : begin + fits].copy_(x[:fits])
-            if fits < len(x):
-                stored[: len(x) - fits].copy_(x[fits:])
-
-        tree_map(put, self.timesteps, timesteps)
-        tree_map(put, self.steps, steps)
+    def _put(self, stored: Tensor, start: int, x: Tensor) -> None:
+        """Writes x [n, B, ..] into a tensor [size, B, ..] at the timesteps `start`, `start + 1`, ... of the stream."""
+        begin, count = start % self.size, len(x)
+        if begin + count > self.size:
+            fits = self.size - begin
+            stored[: count - fits].copy_(x[fits:])
+            x, count = x[:fits], fits
+        stored.narrow(0, begin, count).copy_(x)
 
     def write_hidden_state(self, timestep: int, slot: int, hidden_state: Tree) -> None:
         """Writes the hidden state [B, N, H] before the rollout that starts at a timestep of the stream."""
         tree_map(lambda stored, x: stored[slot].copy_(x), self.hidden_states, hidden_state)
         place = timestep % self.size
         self._slot[place : place + 1] = slot
-
-    @property
-    def bytes_per_timestep(self) -> int:
-        """Bytes of a timestep and a step of one environment."""
-        return sum(x.nbytes for x in tree_leaves((self.timesteps, self.steps))) // (self.size * self.num_envs)
 
     def gather(self, start: Tensor, length: int) -> tuple[Tree, Tree, Tree]:
         """Reads the sequences that start at `start` [.., S], timestep * B + environment.
@@ -279,19 +281,16 @@ class SequenceStorage:
         offsets = torch.arange(length + 1, device=self.device).unsqueeze(1) * self.num_envs
         index = (start.unsqueeze(-2) + offsets) % (self.size * self.num_envs)
 
-        def take(stored: Tensor, flat: Tensor, shape: tuple[int, ...]) -> Tensor:
-            return stored.flatten(0, 1).index_select(0, flat).view(*shape, *stored.shape[2:])
+        def take(tree: Tree, index: Tensor) -> Tree:
+            flat, shape = index.flatten(), index.shape
+            return tree_map(lambda rows: rows.index_select(0, flat).view(*shape, *rows.shape[1:]), tree)
 
-        flat, before = index.flatten(), index[..., :-1, :]
-        flat_before = before.flatten()
-        timesteps = tree_map(lambda stored: take(stored, flat, index.shape), self.timesteps)
-        steps = tree_map(lambda stored: take(stored, flat_before, before.shape), self.steps)
-        if not self.hidden_states:
-            return timesteps, steps, {}
+        timesteps, steps, hidden_states = self._rows
+        found = take(timesteps, index), take(steps, index[..., :-1, :])
+        if not hidden_states:
+            return *found, {}
         first = index[..., 0, :]
-        slots = self._slot[first // self.num_envs] * self.num_envs + first % self.num_envs
-        flat_slots = slots.flatten()
-        return timesteps, steps, tree_map(lambda stored: take(stored, flat_slots, slots.shape), self.hidden_states)
+        return *found, take(hidden_states, self._slot[first // self.num_envs] * self.num_envs + first % self.num_envs)
 
     def mark_starts(self, timestep: int, acted: Tensor) -> None:
         """Marks the sequence starts among new timesteps with `acted` [T, B]."""
@@ -304,7 +303,7 @@ class SequenceStorage:
             is_start = torch.zeros_like(acted)
             is_start[0] = True
         self.acted = acted[-1].clone()
-        self.is_start[self._indices(timestep, timestep + len(acted))] = is_start
+        self._put(self.is_start, timestep, is_start)
 
     def advance(self, head: int) -> None:
         """Removes positions that were overwritten and adds those whose sequences are complete.
@@ -325,7 +324,7 @@ class SequenceStorage:
         """Adds the positions of the timesteps [start, stop), whose sequences are complete."""
         if stop <= start:
             return
-        is_start = self.is_start[self._indices(start, stop)]
+        is_start = self._newest_starts(start, stop)
         if self._ranks.size > 1:
             is_start = self._ranks.all_envs(is_start, 1)
         counts = is_start.sum(1).tolist()
@@ -334,15 +333,19 @@ class SequenceStorage:
         self.num_sequences += sum(counts)
         self.complete = stop
 
-    def _indices(self, start: int, stop: int) -> Tensor:
-        return torch.arange(start, stop, device=self.device) % self.size
+    def _newest_starts(self, start: int, stop: int) -> Tensor:
+        """Returns `is_start` at the timesteps [start, stop) of the stream."""
+        begin, end = start % self.size, start % self.size + stop - start
+        if end <= self.size:
+            return self.is_start[begin:end]
+        return torch.cat([self.is_start[begin:], self.is_start[: end - self.size]])
 
     def is_continued_by(self, head: int, timesteps: Tree) -> bool:
         """Returns True if `timesteps` [T + 1, B, ..] start with the newest observation, that of timestep `head`."""
         # What other teams chose at the newest timestep is known only now.
         observed = ({name: x for name, x in tree.items() if name != "others"} for tree in (self.timesteps, timesteps))
         pairs = zip(*map(tree_leaves, observed), strict=True)
-        return all(bool(stored[head % self.size].equal(new[0])) for stored, new in pairs)
+        return all(bool(stored[head % self.size].equal(new[0].to(stored))) for stored, new in pairs)
 
     def truncate(self, head: int) -> None:
         """Truncates all episodes at the newest timestep `head`, which becomes their final one."""
@@ -385,30 +388,37 @@ class UniformPositions:
         return self._ring[(index + self._first) % self._capacity], torch.ones(size, device=self._device)
 
 
-def split_rollout(rollout: Rollout, states: tuple[str, ...], discrete_dtype: torch.dtype) -> tuple[Tree, Tree]:
+def split_rollout(rollout: Rollout, states: tuple[str, ...]) -> tuple[Tree, Tree]:
     """Returns what is stored of a rollout: timesteps [T + 1, B, ..] and steps [T, B, ..], dictionaries by field.
 
-    Of the environment states, only those named `states` are stored; discrete actions have the type `discrete_dtype`.
+    Of the environment states, only those named `states` are stored.
     """
-
-    def compact(action: Tree) -> Tree:
-        return tree_map(lambda x: x if x.is_floating_point() else x.to(discrete_dtype), action)
-
     values = vars(rollout)
     timesteps: dict[str, Any] = {name: values[name] for name in TIMESTEP_FIELDS if name != "others"}
     timesteps["state"] = {name: rollout.state[name] for name in states}
     if rollout.others is not None:
-        others = rollout.others.to_dict()
-        timesteps["others"] = others | {"action": compact(others["action"])}
-    steps = {name: values[name] for name in STEP_FIELDS}
-    steps["action"] = compact(rollout.action)
+        timesteps["others"] = rollout.others.to_dict()
+    return timesteps, {name: values[name] for name in STEP_FIELDS}
+
+
+def stored_types(timesteps: Tree, steps: Tree, discrete_dtype: torch.dtype) -> tuple[Tree, Tree]:
+    """Returns the parts of a rollout with the types of the storage: float32 for float64, `discrete_dtype` for choices."""
+
+    def compact(tree: Tree) -> Tree:
+        return tree_map(lambda x: x if x.is_floating_point() else x.to(discrete_dtype), tree)
+
+    steps = steps | {"action": compact(steps["action"])}
+    if "others" in timesteps:
+        others = timesteps["others"]
+        timesteps = timesteps | {"others": others | {"action": compact(others["action"])}}
     return tree_map(lambda x: x.float() if x.dtype == torch.float64 else x, (timesteps, steps))
 
 
 def join_rollout(timesteps: Tree, steps: Tree, hidden_state: Tree, device: torch.device) -> Rollout:
-    """Inverse of `split_rollout`, on `device`."""
-    parts = (timesteps, steps, hidden_state)
-    timesteps, steps, hidden_state = tree_map(lambda x: x.to(device, non_blocking=True), parts)
+    """Returns the rollout of which these are the stored parts, on `device`."""
+    if steps["reward"].device != device:
+        parts = (timesteps, steps, hidden_state)
+        timesteps, steps, hidden_state = tree_map(lambda x: x.to(device, non_blocking=True), parts)
     steps["action"] = _as_indices(steps["action"])
     if "others" in timesteps:
         others = timesteps["others"]
