@@ -92,8 +92,19 @@ def test_weight_decay_and_eps_reach_adam():
     assert damped.vector.tolist() == pytest.approx([0.95, 1.0])
 
 
+def stepped(weights: Weights) -> Weights:
+    """Returns weights that an optimizer has put next to each other."""
+    Optimizer({"weights": weights}, 1e-8, 0.0, None)
+    return weights
+
+
+def test_a_target_network_refuses_weights_that_no_optimizer_has_put_next_to_each_other():
+    with pytest.raises(ValueError, match="create its optimizer first"):
+        TargetNetwork(Weights(), 1.0, None)
+
+
 def test_soft_and_hard_updates_of_a_target_network():
-    online = Weights()
+    online = stepped(Weights())
     online.vector.sum().backward()
     soft, hard = TargetNetwork(online, 0.25, None), TargetNetwork(online, 0.25, 3)
     assert not any(p.requires_grad for p in soft.module.parameters())
@@ -113,7 +124,7 @@ def test_soft_and_hard_updates_of_a_target_network():
 
 
 def test_a_restored_target_network_is_updated_at_the_same_call():
-    online = Weights()
+    online = stepped(Weights())
     target, restored = TargetNetwork(online, 0.5, 2), TargetNetwork(online, 0.5, 2)
     target.update()
     restored.load_state_dict(target.state_dict())
@@ -135,7 +146,7 @@ def test_metrics_are_means_over_minibatches_and_must_be_finite():
 
 
 def test_a_hard_update_replaces_numbers_that_are_not_finite():
-    online = Weights()
+    online = stepped(Weights())
     target = TargetNetwork(online, 1.0, None)
     with torch.no_grad():
         target.module.vector.fill_(math.nan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -71,12 +72,10 @@ class Optimizer:
         self.flat: dict[str, Tensor] = {}
         self._gradients: dict[str, Tensor] = {}
         for name, module in modules.items():
-            parameters = list(module.parameters())
-            self.flat[name] = flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+            self.flat[name] = flat = _flattened(module)
             self._gradients[name] = gradient = torch.zeros_like(flat)
             start = 0
-            for p in parameters:
-                p.data = flat[start : start + p.numel()].view_as(p)
+            for p in module.parameters():
                 p.grad = gradient[start : start + p.numel()].view_as(p)
                 start += p.numel()
         self._state: dict[str, dict[str, Tensor]] = {name: {} for name in self.flat}
@@ -161,6 +160,28 @@ class Optimizer:
             self._state[name] = {key: value.to(flat.device, copy=True) for key, value in state[name].items()}
 
 
+def _flattened(module: nn.Module) -> Tensor:
+    """Makes the parameters of a module views of one tensor [P], which is returned."""
+    flat, start = torch.cat([p.detach().reshape(-1) for p in module.parameters()]), 0
+    for p in module.parameters():
+        p.data = flat[start : start + p.numel()].view_as(p)
+        start += p.numel()
+    return flat
+
+
+def _as_flat(module: nn.Module) -> Tensor:
+    """Returns the parameters of a module that are next to each other in memory as one tensor [P].
+
+    Raises:
+        ValueError: If they are not.
+    """
+    first, *others = parameters = [p.detach() for p in module.parameters()]
+    ends = itertools.accumulate((p.nbytes for p in parameters), initial=first.data_ptr())
+    if not all(p.is_contiguous() and p.data_ptr() == end for p, end in zip(others, [*ends][1:], strict=False)):
+        raise ValueError("the parameters of a network are not next to each other in memory: create its optimizer first")
+    return first.as_strided((sum(p.numel() for p in parameters),), (1,))
+
+
 def _rate(lr: float | Tensor, flat: Tensor) -> float | Tensor:
     """Returns a learning rate as the step of parameters `flat` takes it: a float32 tensor on a GPU, else a number."""
     if flat.is_cuda and not isinstance(lr, Tensor):
@@ -185,7 +206,7 @@ class TargetNetwork:
 
         soft update: theta' <- (1 - tau) theta' + tau theta;    hard update: theta' <- theta
 
-    The parameters of `online` must stay where they are in memory: create its optimizer, which moves them, first.
+    The parameters of `online` must be and stay next to each other in memory, where its optimizer has put them.
 
     Args:
         online: The network.
@@ -197,10 +218,9 @@ class TargetNetwork:
         self.module = copy.deepcopy(online).requires_grad_(False)
         """The copy."""
         self.module.zero_grad(set_to_none=True)
-        self._online = [p.detach() for p in online.parameters()]
-        self._own: list[Tensor] = list(self.module.parameters())
+        self._online, self._own = _as_flat(online), _flattened(self.module)
         self._tau, self._interval = tau, interval
-        self._calls = torch.zeros((), dtype=torch.int64, device=self._own[0].device)
+        self._calls = torch.zeros((), dtype=torch.int64, device=self._own.device)
 
     @torch.no_grad()
     def update(self) -> None:
@@ -214,8 +234,7 @@ class TargetNetwork:
             return
         is_due = self._calls % self._interval == 0
         if is_due.is_cuda or is_tracing():
-            for own, online in zip(self._own, self._online, strict=True):
-                own.copy_(torch.where(is_due, online, own))
+            self._own.copy_(torch.where(is_due, self._online, self._own))
         elif is_due:
             self._interpolate(1.0)
 
@@ -226,13 +245,13 @@ class TargetNetwork:
     @torch.no_grad()
     def _interpolate(self, tau: float) -> None:
         if tau == 1.0:
-            torch._foreach_copy_(self._own, self._online)  # pyright: ignore[reportPrivateImportUsage]
+            self._own.copy_(self._online)
         else:
-            torch._foreach_lerp_(self._own, self._online, tau)  # pyright: ignore[reportPrivateImportUsage]
+            self._own.lerp_(self._online, tau)
 
     def tensors(self) -> list[Tensor]:
         """Returns what `update` changes."""
-        return [*self._own, self._calls]
+        return [self._own, self._calls]
 
     def state_dict(self) -> dict[str, Any]:
         return {"module": self.module.state_dict(), "calls": int(self._calls)}

@@ -232,40 +232,52 @@ def _fake_forward(x, weights, biases, scales, shifts, activation, activated, sav
     )
 
 
-def _backward(grad, x, saved, weights, scales, shifts, activation, activated, needs_x):
+def _prepare_backward(weights, scales, shifts, activation, activated, needs_x):
+    """Returns the operator as a function of grad, x and saved, for constant parameters."""
     _check_layers("mlp_backward", weights, None, (scales, shifts), activation=activation, activated=activated)
-    _check_input("mlp_backward", x, weights[0])
-    native.check(
-        "mlp_backward",
-        ("grad", grad, x.dtype, (*x.shape[:-1], weights[-1].shape[-1])),
-        ("saved", saved, x.dtype, (_saved_size(x, weights, activated),)),
-    )
-    x, grad, weights = _with_contiguous_rows(x), grad.contiguous(), [w.contiguous() for w in weights]
-    scales, shifts = [s.contiguous() for s in scales], [s.contiguous() for s in shifts]
-    found = _empty_gradients(x, weights, scales, needs_x)
-    sizes = _sizes(x, weights, activation, activated, _normalization(scales, activated))
-    parameters, gradients = native.pointers([*weights, *scales, *shifts]), native.pointers(found[1:])
-    native.call("mlp_backward", x.dtype, sizes, x, parameters, grad, saved, found[0] if needs_x else None, gradients)
-    return found
+    weights, norms = [w.contiguous() for w in weights], [norm.contiguous() for norm in (*scales, *shifts)]
+    parameters, columns = native.pointers([*weights, *norms]), weights[-1].shape[-1]
+    like = _parameters_like(weights, scales)
+    known: dict[Any, Any] = {}
+
+    def backward(grad: Tensor, x: Tensor, saved: Tensor) -> list[Tensor]:
+        x, grad = _with_contiguous_rows(x), grad.contiguous()
+        layout = x.shape, x.stride(), x.dtype, x.device, grad.shape, grad.dtype, saved.shape, saved.dtype
+        sizes = known.get(layout)
+        if sizes is None:
+            _check_input("mlp_backward", x, weights[0])
+            native.check(
+                "mlp_backward",
+                ("grad", grad, x.dtype, (*x.shape[:-1], columns)),
+                ("saved", saved, x.dtype, (_saved_size(x, weights, activated),)),
+            )
+            sizes = known[layout] = _sizes(x, weights, activation, activated, _normalization(scales, activated))
+        x_grad, found = x.new_empty(x.shape if needs_x else (0,)), [torch.empty_like(p) for p in like]
+        arguments = (sizes, x, parameters, grad, saved, x_grad if needs_x else None, native.pointers(found))
+        native.call("mlp_backward", x.dtype, *arguments)
+        return [x_grad, *found]
+
+    return backward
+
+
+def _backward(grad, x, saved, *constants):
+    return _prepare_backward(*constants)(grad, x, saved)
 
 
 def _fake_backward(grad, x, saved, weights, scales, shifts, activation, activated, needs_x):
-    return _empty_gradients(x, weights, scales, needs_x)
+    found = [torch.empty_like(p) for p in _parameters_like(weights, scales)]
+    return [x.new_empty(x.shape if needs_x else (0,)), *found]
 
 
-def _empty_gradients(x: Tensor, weights: Sequence[Tensor], scales: Sequence[Tensor], needs_x: bool) -> list[Tensor]:
-    """Returns tensors for the gradients of x, weights, biases, scales and shifts."""
+def _parameters_like(weights: Sequence[Tensor], scales: Sequence[Tensor]) -> list[Tensor]:
+    """Returns tensors like weights, biases, scales and shifts."""
 
-    def of_rows(columns: int) -> Tensor:
-        return x.new_empty((columns,) if x.ndim == 2 else (x.shape[0], 1, columns))
+    def of_rows(parameter: Tensor) -> Tensor:
+        columns, sets = parameter.shape[-1], weights[0].shape[:-2]
+        return parameter.new_empty((*sets, 1, columns) if sets else (columns,))
 
-    norms = [of_rows(scale.shape[-1]) for scale in (*scales, *scales)]
-    return [
-        x.new_empty(x.shape if needs_x else (0,)),
-        *(weight.new_empty(weight.shape) for weight in weights),
-        *(of_rows(weight.shape[-1]) for weight in weights),
-        *norms,
-    ]
+    empty = [w.new_empty(w.shape) for w in weights]
+    return [*empty, *map(of_rows, weights), *map(of_rows, (*scales, *scales))]
 
 
 class _Mlp(torch.autograd.Function):
@@ -317,6 +329,7 @@ _BACKWARD = Operator(
     "int activated, bool needs_x) -> Tensor[]",
     _backward,
     _fake_backward,
+    prepare=(3, _prepare_backward),
 )
 _OPERATOR = Operator(
     "mlp",
