@@ -100,6 +100,9 @@ class PreparedActor:
     Args:
         actor: The actor.
         obs: Observations, of which shape and type are read [B, N, D].
+
+    Attributes:
+        epsilon: Probability of a uniform choice.
     """
 
     def __init__(self, actor: Actor, obs: Tensor):
@@ -112,7 +115,7 @@ class PreparedActor:
         self._noise_width = columns + (0 if actor.categorical else 1)
         numbers = (observed, encoded, ids, inputs, actor.body.weights[-1].shape[-1], hidden, columns)
         self._sizes = (envs, agents, *numbers, len(actor.choices), int(actor.categorical), *actor.choices)
-        self._numbers = native.reals(actor.epsilon, actor.scale[2] if actor.scale else 0.0)
+        self.epsilon, self._clip = actor.epsilon, actor.scale[2] if actor.scale else 0.0
         self._body = mlp.sizes_and_parameters(obs.new_empty(rows, inputs), *actor.body)
         self._rnn = self._head = None
         if actor.rnn is not None and actor.head is not None:
@@ -157,7 +160,8 @@ class PreparedActor:
             *_pointers(*out),
             *of_world,
         )
-        native.call("rollout", obs.dtype, native.integers(steps, *self._sizes), self._numbers, addresses)
+        sizes, numbers = native.integers(steps, *self._sizes), native.reals(self.epsilon, self._clip)
+        native.call("rollout", obs.dtype, sizes, numbers, addresses)
         return out
 
     def _check(self, inputs: Inputs, noise: Sequence[Tensor] | None, steps: int) -> None:

@@ -296,8 +296,8 @@ class Collector:
             NonFiniteError: If there is a NaN or infinity that counts. Names the environment, agent and step.
         """
         checked = (observed.obs, observed.state, outcome.reward, outcome.group_reward)
-        sums = [x.sum() for x in tree_leaves(checked)]
-        finite = torch.stack([s.float() for s in sums]).isfinite().all()
+        sums = [x.sum(dtype=torch.float32) for x in tree_leaves(checked) if x.is_floating_point()]
+        finite = torch.stack(sums).isfinite().all()
         counts = [finite, observed.acted[:-1].sum(), episode_end.sum()]
         rewards = [_largest_reward(policy.team, outcome) for policy in self.policies.values()]
         read = torch.stack([x.double() for x in (*counts, *rewards)]).tolist()

@@ -33,11 +33,16 @@ class KernelActor:
 
     def __init__(self, policy: EpsilonGreedyPolicy | StochasticPolicy, actor: Actor):
         self.team, self.policy, self._role = policy.team, policy, policy.team.roles[0].name
+        self._addresses: list[int] = []
+        self._prepared: dict[tuple[Any, ...], PreparedActor | None] = {}
         self.start_rollout(actor)
 
     def start_rollout(self, actor: Actor) -> None:
         """Sets the policy's present tensors and numbers."""
-        self._actor, self._prepared = actor, dict[tuple[Any, ...], PreparedActor | None]()
+        addresses = [x.data_ptr() for x in actor.tensors]
+        if addresses != self._addresses:
+            self._prepared, self._addresses = {}, addresses
+        self._actor = actor
 
     def act(
         self, timestep: Timestep, hidden_state: HiddenState, noise: Tree, mode: Mode
@@ -71,7 +76,10 @@ class KernelActor:
         key = (obs.dtype, *obs.shape)
         if key not in self._prepared:
             self._prepared[key] = PreparedActor(self._actor, obs) if has_kernel(self._actor, obs) else None
-        return self._prepared[key]
+        prepared = self._prepared[key]
+        if prepared is not None:
+            prepared.epsilon = self._actor.epsilon
+        return prepared
 
     def _inputs(self, timestep: Timestep, state: HiddenState) -> Inputs:
         mask = timestep.action_mask.get(self._role)

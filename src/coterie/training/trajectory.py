@@ -183,11 +183,10 @@ def inference_context(env: VectorEnv, policies: Iterable[Policy]) -> Iterator[No
     their own.
     """
     threads, kernel_threads, single_thread = torch.get_num_threads(), native.num_threads(), False
-    policies = [*policies]
     if env.device.type == "cpu" and max(threads, kernel_threads) > 1:
-        single_thread = _multiplications(env, policies) <= _MAX_MULTIPLICATIONS
-        if _multiplications(env, policies, own_sets=True) <= _MAX_KERNEL_MULTIPLICATIONS:
-            kernel_threads = 1
+        by_torch, by_kernels = _multiplications(env, policies)
+        single_thread = by_torch <= _MAX_MULTIPLICATIONS
+        kernel_threads = 1 if by_kernels <= _MAX_KERNEL_MULTIPLICATIONS else kernel_threads
     if single_thread:
         torch.set_num_threads(1)
     try:
@@ -198,15 +197,15 @@ def inference_context(env: VectorEnv, policies: Iterable[Policy]) -> Iterator[No
             torch.set_num_threads(threads)
 
 
-def _multiplications(env: VectorEnv, policies: Iterable[Policy], *, own_sets: bool = False) -> float:
-    """Returns the multiplications to act on one batch, assuming that every agent reads every weight once; infinity if
-    the batch itself is large. With `own_sets`, an agent reads only its own one of the sets in weights [G, in, out]."""
+def _multiplications(env: VectorEnv, policies: Iterable[Policy]) -> tuple[float, float]:
+    """Returns the multiplications to act on one batch by PyTorch and by kernels; infinity if the batch itself is large.
+
+    Every agent reads every weight once, but by kernels only its own one of the sets in weights [G, in, out].
+    """
     observed = sum(role.n * flatdim(role.observation_space) for role in env.spec.roles)
     if env.num_envs * observed > _MAX_OBSERVED_NUMBERS:
-        return math.inf
-    return env.num_envs * sum(
-        w.numel() * (1 if own_sets and w.ndim == 3 else p.team.n)
-        for p in policies
-        for net in p.networks
-        for w in net.parameters()
-    )
+        return math.inf, math.inf
+    weights = [(w, p.team.n) for p in policies for net in p.networks for w in net.parameters()]
+    by_torch = sum(w.numel() * agents for w, agents in weights)
+    by_kernels = sum(w.numel() * (1 if w.ndim == 3 else agents) for w, agents in weights)
+    return env.num_envs * by_torch, env.num_envs * by_kernels

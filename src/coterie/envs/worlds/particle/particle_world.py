@@ -285,9 +285,12 @@ class ParticleWorld(World):
             "coasting_velocity": steps.coasting[last].permute(2, 0, 1),
             "returns": steps.returns[last].T,
         }
-        flat = steps.flat.transpose(1, 2)
-        observations = [self._observation(*both) for both in zip(steps.obs.unbind(0), flat.unbind(0), strict=True)]
-        return after, observations
+        stacked = self._observation(steps.obs, steps.flat.transpose(1, 2))
+        obs, states = ({k: x.unbind(0) for k, x in own.items()} for own in (stacked.obs, stacked.state))
+        return after, [
+            Observation({k: x[t] for k, x in obs.items()}, state={k: x[t] for k, x in states.items()})
+            for t in range(len(steps.obs))
+        ]
 
     def _advance(
         self, state: State, flat: Tensor, coasting: Tensor, action: dict[str, Action], noise: Tensor | None
@@ -318,21 +321,21 @@ class ParticleWorld(World):
         return self._observation(torch.mm(flat, weight) if bias is None else torch.addmm(bias, flat, weight), flat)
 
     def _observation(self, features: Tensor, flat: Tensor) -> Observation:
-        """Returns the observation from the numbers that all agents observe [B, D], and the state [B, F]."""
-        num_envs = len(flat)
+        """Returns the observation from the numbers that all agents observe [.., B, D], and the state [.., B, F]."""
+        shape = flat.shape[:-1]
         if len(self._sizes) == 1:
             ((name, n, size),) = self._sizes
-            return Observation({name: features.view(num_envs, n, size)}, state=self._states(flat))
-        blocks = features.split([n * size for _, n, size in self._sizes], dim=1)
-        obs = {name: block.view(num_envs, n, size) for (name, n, size), block in zip(self._sizes, blocks, strict=True)}
+            return Observation({name: features.view(*shape, n, size)}, state=self._states(flat))
+        blocks = features.split([n * size for _, n, size in self._sizes], dim=-1)
+        obs = {name: block.view(*shape, n, size) for (name, n, size), block in zip(self._sizes, blocks, strict=True)}
         return Observation(obs, state=self._states(flat))
 
     def _states(self, flat: Tensor) -> dict[str, Tensor]:
-        """Returns the states by name [B, S] of the flat state [B, F]."""
+        """Returns the states by name [.., B, S] of the flat state [.., B, F]."""
         return {
             name: flat
             if indices is None
-            else flat[:, self._constant(f"state {name}", flat, lambda like, indices=indices: indices.to(like.device))]
+            else flat[..., self._constant(f"state {name}", flat, lambda like, indices=indices: indices.to(like.device))]
             for name, indices in self._state_indices.items()
         }
 
