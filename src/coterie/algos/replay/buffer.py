@@ -402,7 +402,7 @@ def split_rollout(rollout: Rollout, states: tuple[str, ...]) -> tuple[Tree, Tree
 
 
 def stored_types(timesteps: Tree, steps: Tree, discrete_dtype: torch.dtype) -> tuple[Tree, Tree]:
-    """Returns the parts of a rollout with the types of the storage: float32 for float64, `discrete_dtype` for choices."""
+    """Returns the parts of a rollout with the types of the storage: `discrete_dtype` for choices, no float64."""
 
     def compact(tree: Tree) -> Tree:
         return tree_map(lambda x: x if x.is_floating_point() else x.to(discrete_dtype), tree)
