@@ -96,8 +96,9 @@ def test_with_its_defaults_every_algorithm_ends_above_the_random_policy_and_its_
 @pytest.mark.slow
 @pytest.mark.parametrize("same", sorted(set(SAME_ALONE.values())))
 def test_algorithms_that_are_another_one_with_a_single_agent_have_its_returns(scripts: Any, same: str) -> None:
+    """Without kernels, whose sums depend on how many rows a network is evaluated on at a time."""
     (task,) = (task for task in scripts.default_tasks.SMALL if task.env == "particle/simple")
-    settings = ("steps=300", "eval.every=300", "eval.episodes=8", "num_envs=4")
+    settings = ("steps=300", "eval.every=300", "eval.episodes=8", "num_envs=4", "kernels=off")
     settings += ("algo.learning_starts=100",) if replays(same) else ("algo.rollout_length=16",)
     returns = {
         algo: scripts.defaults.train(task.team, scripts.defaults.Job(algo, task, "", settings, seed=1).words)[

@@ -276,7 +276,7 @@ def leaves(root: Any) -> dict[str, Leaf]:
     Objects that are reached on several paths are listed once.
     """
     found: dict[str, Leaf] = {}
-    _walk(root, "", "other", found, set(), 7)
+    _walk(root, "", "other", found, set(), 12)
     return found
 
 
