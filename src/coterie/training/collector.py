@@ -24,17 +24,15 @@ from coterie.training.other_teams import OtherTeamsRecorder
 from coterie.training.rank_episodes import episodes_of_all_ranks
 from coterie.training.rollout_builder import (
     contiguous,
-    lost_steps,
     mask_rewards,
     opponent_labels,
-    stack_time,
     steps_done,
     team_rollout,
     truncate_before_lost,
     unset_lost,
     zero_invisible_obs,
 )
-from coterie.training.trajectory import Actor, Trajectory, Watch, inference_context
+from coterie.training.trajectory import Actor, StackedTrajectory, Watch, inference_context
 
 declare(
     Metric(
@@ -110,7 +108,7 @@ class Collector:
         noise = self._draw_noise(steps)
         modes: dict[str, Mode] = dict.fromkeys(self.policies, "explore")
         with inference_context(self.env, self.policies.values()):
-            trajectory = self._collect(
+            collected = self._collect(
                 self.env,
                 self.policies,
                 self._timestep,
@@ -119,17 +117,17 @@ class Collector:
                 modes=modes,
                 watch=self.watch,
             )
-        self._timestep = now = tree_map(contiguous, trajectory.timesteps[-1])
+        trajectory = collected.stacked(self.env.spec)
+        self._timestep = now = tree_map(contiguous, trajectory.last)
         self._hidden_state = tree_map(contiguous, trajectory.hidden_state)
         self._collected += steps
-        lost = lost_steps(trajectory.steps)
-        observed = self._stack_timesteps(trajectory.timesteps, lost)
-        outcome = self._stack_steps(trajectory.steps, observed.alive[:-1], observed.acted[:-1])
+        lost, actions, extras = trajectory.lost, trajectory.actions, trajectory.extras
+        observed = self._observed(trajectory.timesteps, lost)
+        outcome = self._outcome(trajectory.steps, observed)
         visible = self._visible(observed, outcome)
-        num_acted = self._track(trajectory, observed, outcome, visible, lost)
+        num_acted = self._track(trajectory, observed, outcome, visible)
         if lost is not None:
             outcome = truncate_before_lost(outcome, lost, observed.alive[:-1])
-        actions, extras = stack_time(trajectory.actions), stack_time(trajectory.extras)
         rollouts = {
             name: team_rollout(
                 policy.team,
@@ -144,15 +142,13 @@ class Collector:
         last = self._others.last_actions(self.env, self.policies, now, self._hidden_state)
         return self._others.add(rollouts, self.policies, observed, visible, actions, last), num_acted
 
-    def _track(
-        self, trajectory: Trajectory, observed: Timestep, outcome: Step, visible: Tensor, lost: Tensor | None
-    ) -> int:
+    def _track(self, trajectory: StackedTrajectory, observed: Timestep, outcome: Step, visible: Tensor) -> int:
         """Adds a rollout to the counts, the largest rewards and the episodes. Returns the environment steps taken.
 
         Raises:
             NonFiniteError: If there is a NaN or infinity that counts.
         """
-        episode_end = outcome.episode_terminated | outcome.episode_truncated
+        lost, episode_end = trajectory.lost, outcome.episode_terminated | outcome.episode_truncated
         if lost is not None:
             episode_end |= lost
         num_acted, num_ended, largest_rewards = self._checked_counts(observed, outcome, visible, episode_end)
@@ -163,7 +159,7 @@ class Collector:
             episode_end=episode_end,
             episode_truncated=outcome.episode_truncated,
             num_ended=num_ended,
-            metrics=[step.metrics for step in trajectory.steps],
+            metrics=trajectory.metrics,
             lost=lost,
             labels=opponent_labels(trajectory.extras),
         )
@@ -230,9 +226,8 @@ class Collector:
         taken, self.finished = self.finished, []
         return FinishedEpisodes.concatenate(taken) if taken else None
 
-    def _stack_timesteps(self, timesteps: list[Timestep], lost: Tensor | None) -> Timestep:
-        """Stacks timesteps to [T + 1, B, ..], and adds the time left to the state if the environment has a limit."""
-        observed: Timestep = stack_time(timesteps)
+    def _observed(self, observed: Timestep, lost: Tensor | None) -> Timestep:
+        """Returns timesteps [T + 1, B, ..] with the time left in the state if the environment has a limit."""
         if lost is not None:
             observed = replace(observed, acted=unset_lost(observed.acted, lost))
         if (limit := self.env.spec.episode_limit) is not None:
@@ -242,34 +237,12 @@ class Collector:
             observed = replace(observed, state=observed.state | {TIME_LEFT: left})
         return observed
 
-    def _stack_steps(self, steps: list[Step], alive: Tensor, acted: Tensor) -> Step:
-        """Stacks steps to [T, B, ..]. Flags that are equal for all agents are stacked once and expanded.
-
-        Rewards of dead agents and of timesteps that were not acted on are set to zero.
-        """
-        spec = self.env.spec
-        reward = torch.stack([step.reward for step in steps])
-        episode_terminated = torch.stack([step.episode_terminated for step in steps])
-        episode_truncated = torch.stack([step.episode_truncated for step in steps])
-        if spec.agents_can_die:
-            terminated = torch.stack([step.terminated for step in steps])
-            truncated = torch.stack([step.truncated for step in steps])
-        else:
-            terminated = episode_terminated.unsqueeze(-1).expand(reward.shape)
-            truncated = episode_truncated.unsqueeze(-1).expand(reward.shape)
-        if spec.agents_can_die or spec.has_group_reward:
-            group_reward = torch.stack([step.group_reward for step in steps])
-        else:
-            group_reward = steps[0].group_reward.expand(len(steps), -1, -1)
-        return Step(
-            reward=mask_rewards(reward, acted, alive if spec.agents_can_die else None),
-            group_reward=mask_rewards(group_reward, acted) if spec.has_group_reward else group_reward,
-            terminated=terminated,
-            truncated=truncated,
-            episode_terminated=episode_terminated,
-            episode_truncated=episode_truncated,
-            metrics={},
-        )
+    def _outcome(self, steps: Step, observed: Timestep) -> Step:
+        """Returns steps [T, B, ..] whose rewards are zero for dead agents, and at timesteps without an action."""
+        spec, acted = self.env.spec, observed.acted[:-1]
+        reward = mask_rewards(steps.reward, acted, observed.alive[:-1] if spec.agents_can_die else None)
+        group_reward = mask_rewards(steps.group_reward, acted) if spec.has_group_reward else steps.group_reward
+        return replace(steps, reward=reward, group_reward=group_reward)
 
     def _visible(self, observed: Timestep, outcome: Step) -> Tensor:
         """Returns whose observations count, [T + 1, B, N].

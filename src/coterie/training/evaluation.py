@@ -18,7 +18,7 @@ from coterie.envs.contract.vector import VectorEnv, reset_env
 from coterie.functional.intervals import interval_95, standard_error
 from coterie.policies.base import Mode, Policy
 from coterie.training.episodes import EpisodeTracker, FinishedEpisodes
-from coterie.training.rollout_builder import lost_steps, mask_rewards, opponent_labels
+from coterie.training.rollout_builder import lost_steps, mask_rewards, opponent_labels, stack_time
 from coterie.training.trajectory import Trajectory, Watch, collect, inference_context
 
 CHUNK = 32
@@ -262,7 +262,7 @@ def _finished_episodes(trajectory: Trajectory, tracker: EpisodeTracker, agents_c
         episode_truncated=torch.stack([step.episode_truncated for step in steps]),
         metrics=[step.metrics for step in steps],
         lost=lost,
-        labels=opponent_labels(trajectory.extras),
+        labels=opponent_labels(stack_time(trajectory.extras)),
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from coterie.core import precision
-from coterie.core.tree import Tree
+from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, HiddenState, Timestep
 from coterie.envs.contract.vector import VectorEnv, step_env
 from coterie.envs.worlds.world import WorldEnv
@@ -20,7 +21,7 @@ from coterie.nets.team import BlockNetwork, ObservationNormalizer, RunningScale
 from coterie.policies.base import Mode, Policy
 from coterie.policies.epsilon_greedy import LAST, EpsilonGreedyPolicy
 from coterie.policies.stochastic import StochasticPolicy
-from coterie.training.trajectory import Trajectory, team_view
+from coterie.training.trajectory import TrajectoryInPieces, team_view
 
 
 class KernelActor:
@@ -57,16 +58,13 @@ class KernelActor:
 
     def advance(
         self, world: SeveralSteps, timestep: Timestep, hidden_state: HiddenState, noise: Sequence[Tree], mode: Mode
-    ) -> tuple[list[dict[str, Action]], HiddenState, list[dict[str, Any]]]:
-        """Acts and steps as often as `world` says. Returns what `act` does, of every timestep."""
+    ) -> tuple[dict[str, Action], HiddenState, dict[str, Any]]:
+        """Acts and steps as often as `world` says. Returns what `act` does, with a time axis."""
         prepared = self.prepared(timestep)
         assert prepared is not None
         acted = prepared(self._inputs(timestep, hidden_state), self._noise(noise, mode), world)
-        actions = [{self._role: Action(choice)} for choice in acted.action.unbind(0)]
-        extras: list[dict[str, Any]] = [{} for _ in actions]
-        if acted.log_prob is not None:
-            extras = [{"log_prob": log_prob} for log_prob in acted.log_prob.unbind(0)]
-        return actions, self._hidden_state(acted), extras
+        extras = {} if acted.log_prob is None else {"log_prob": acted.log_prob}
+        return {self._role: Action(acted.action)}, self._hidden_state(acted), extras
 
     def prepared(self, timestep: Timestep) -> PreparedActor | None:
         """Returns the kernel for timesteps of this size; None if there is none."""
@@ -153,7 +151,7 @@ def collect_by_kernel(
     *,
     noise: dict[str, list[Tree]],
     modes: dict[str, Mode],
-) -> Trajectory | None:
+) -> TrajectoryInPieces | None:
     """Does what `collect` does in a built-in world, by the kernel between ends of episodes; None if it cannot."""
     if len(actors) != 1 or not isinstance(env, WorldEnv) or env.world.several_steps is None or timestep.action_mask:
         return None
@@ -161,19 +159,27 @@ def collect_by_kernel(
     if not isinstance(actor, KernelActor) or not actor.team.is_entire_env or actor.prepared(timestep) is None:
         return None
     own_noise, mode, state = noise[name], modes[name], hidden_state[name]
-    found = Trajectory(timesteps=[timestep], steps=[], actions=[], extras=[], hidden_state=hidden_state)
-    while (t := len(found.steps)) < len(own_noise):
-        now, world = found.timesteps[-1], env.several_steps(len(own_noise) - t)
+    found, now = TrajectoryInPieces([in_time(timestep)], timestep, hidden_state), timestep
+    while (t := len(found.metrics)) < len(own_noise):
+        world = env.several_steps(len(own_noise) - t)
         if world is None:
             action, state, extra = actor.act(team_view(actor.team, now), state, own_noise[t], mode)
-            actions, extras, after = [action], [extra], [step_env(env, action)]
+            step, now = step_env(env, action)
+            metrics = [step.metrics]
+            then, step, action, extra = in_time((now, replace(step, metrics={}), action, extra))
         else:
             count = len(world.flat)
-            actions, state, extras = actor.advance(world, now, state, own_noise[t : t + count], mode)
-            after = env.take_several(world)
-        found.actions += actions
-        found.extras += [{name: extra} for extra in extras]
-        found.steps += [step for step, _ in after]
-        found.timesteps += [then for _, then in after]
-    found.hidden_state = {name: state}
+            action, state, extra = actor.advance(world, now, state, own_noise[t : t + count], mode)
+            step, then = env.take_several(world)
+            now, metrics = tree_map(lambda x: x[-1], then), [step.metrics] * count
+            step = replace(step, metrics={})
+        found.timesteps.append(then)
+        found.pieces.append((step, action, {name: extra}))
+        found.metrics += metrics
+    found.last, found.hidden_state = now, {name: state}
     return found
+
+
+def in_time(tree: Tree) -> Tree:
+    """Returns a tree of tensors [B, ..] with a time axis of length one."""
+    return tree_map(lambda x: x.unsqueeze(0), tree)

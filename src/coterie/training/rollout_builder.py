@@ -21,10 +21,13 @@ def lost_steps(steps: list[Step]) -> Tensor | None:
     return torch.stack([none_lost if step.lost is None else step.lost for step in steps])
 
 
-def opponent_labels(extras: list[dict[str, Tree]]) -> dict[str, Tensor]:
-    """Returns the numbers of the opponents that acted, by team [T, B], for teams that play as one of several."""
-    labeled = [name for name, own in extras[0].items() if "label" in own]
-    return {name: torch.stack([own[name]["label"][:, 0] for own in extras]) for name in labeled}
+def opponent_labels(extras: dict[str, Tree]) -> dict[str, Tensor]:
+    """Returns the numbers of the opponents that acted, by team [T, B], for teams that play as one of several.
+
+    Args:
+        extras: Outputs of the policies by team [T, B, ..].
+    """
+    return {name: own["label"][..., 0] for name, own in extras.items() if "label" in own}
 
 
 def mask_rewards(reward: Tensor, acted: Tensor, alive: Tensor | None = None) -> Tensor:
@@ -105,6 +108,32 @@ def stack_time(trees: list[Tree]) -> Tree:
         return torch.stack(leaves)
 
     return tree_map(stack, trees[0], *trees[1:])
+
+
+def stack_steps(steps: list[Step], spec: EnvSpec) -> Step:
+    """Stacks steps to [T, B, ..], without metrics. Flags that all agents share are stacked once and expanded."""
+    reward = torch.stack([step.reward for step in steps])
+    episode_terminated = torch.stack([step.episode_terminated for step in steps])
+    episode_truncated = torch.stack([step.episode_truncated for step in steps])
+    if spec.agents_can_die:
+        terminated = torch.stack([step.terminated for step in steps])
+        truncated = torch.stack([step.truncated for step in steps])
+    else:
+        terminated = episode_terminated.unsqueeze(-1).expand(reward.shape)
+        truncated = episode_truncated.unsqueeze(-1).expand(reward.shape)
+    if spec.agents_can_die or spec.has_group_reward:
+        group_reward = torch.stack([step.group_reward for step in steps])
+    else:
+        group_reward = steps[0].group_reward.expand(len(steps), -1, -1)
+    return Step(
+        reward=reward,
+        group_reward=group_reward,
+        terminated=terminated,
+        truncated=truncated,
+        episode_terminated=episode_terminated,
+        episode_truncated=episode_truncated,
+        metrics={},
+    )
 
 
 def contiguous(x: Tensor) -> Tensor:

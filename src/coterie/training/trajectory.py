@@ -8,20 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from gymnasium.spaces import flatdim
+from torch import Tensor
 
-from coterie.core.specs import TeamSpec
-from coterie.core.tree import Tree
+from coterie.core.specs import EnvSpec, TeamSpec
+from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, HiddenState, Step, Timestep
 from coterie.envs.contract.partial_step import EnvPart, concat_envs, concat_steps, env_parts, split_envs
 from coterie.envs.contract.vector import VectorEnv
 from coterie.kernels import native
 from coterie.policies.base import Mode, Policy
-from coterie.training.rollout_builder import zero_obs
+from coterie.training.rollout_builder import lost_steps, stack_steps, stack_time, zero_obs
 
 
 class Actor(Protocol):
@@ -66,6 +67,73 @@ class Trajectory:
     actions: list[dict[str, Tree]]
     extras: list[dict[str, Tree]]
     hidden_state: dict[str, Tree]
+
+    def stacked(self, spec: EnvSpec) -> StackedTrajectory:
+        """Returns the trajectory with a time axis; `spec` is that of the environments."""
+        return StackedTrajectory(
+            timesteps=stack_time(self.timesteps),
+            last=self.timesteps[-1],
+            steps=stack_steps(self.steps, spec),
+            metrics=[step.metrics for step in self.steps],
+            actions=stack_time(self.actions),
+            extras=stack_time(self.extras),
+            hidden_state=self.hidden_state,
+            lost=lost_steps(self.steps),
+        )
+
+
+@dataclass
+class StackedTrajectory:
+    """T steps of all environments with a time axis.
+
+    Attributes:
+        timesteps: [T + 1, B, ..].
+        last: The last timestep [B, ..].
+        steps: Outcomes of the T steps [T, B, ..] without metrics.
+        metrics: Metrics of the environments by name [B], T entries.
+        actions: Actions by role [T, B, ..].
+        extras: Outputs of the policies besides actions by team [T, B, ..].
+        hidden_state: Hidden states by team after the last timestep that was acted on.
+        lost: Where steps were lost because a worker failed [T, B]; None if none was.
+    """
+
+    timesteps: Timestep
+    last: Timestep
+    steps: Step
+    metrics: list[dict[str, Tensor]]
+    actions: dict[str, Tree]
+    extras: dict[str, Tree]
+    hidden_state: dict[str, Tree]
+    lost: Tensor | None = None
+
+
+@dataclass
+class TrajectoryInPieces:
+    """T steps of all environments in pieces with a time axis each, without lost steps.
+
+    Attributes:
+        timesteps: The first timestep [1, B, ..], and those of each piece [t, B, ..].
+        pieces: Outcomes without metrics, actions by role, and outputs of the policies by team [t, B, ..].
+        metrics: Metrics of the environments by name [B], T entries.
+        last: The last timestep [B, ..].
+        hidden_state: Hidden states by team after the last timestep that was acted on.
+    """
+
+    timesteps: list[Timestep]
+    last: Timestep
+    hidden_state: dict[str, Tree]
+    pieces: list[tuple[Step, dict[str, Tree], dict[str, Tree]]] = field(default_factory=list)
+    metrics: list[dict[str, Tensor]] = field(default_factory=list)
+
+    def stacked(self, spec: EnvSpec) -> StackedTrajectory:
+        """Returns the trajectory with one time axis."""
+        timesteps = _joined(self.timesteps)
+        steps, actions, extras = _joined(self.pieces)
+        return StackedTrajectory(timesteps, self.last, steps, self.metrics, actions, extras, self.hidden_state)
+
+
+def _joined(trees: list[Tree]) -> Tree:
+    return tree_map(lambda *parts: torch.cat(parts), *trees)
 
 
 def collect(

@@ -130,8 +130,8 @@ class World(ABC):
     def observe(self, state: State) -> Observation:
         """Returns what agents observe in `state`."""
 
-    def after_several(self, state: State, steps: SeveralSteps) -> tuple[State, list[Observation]]:
-        """Returns the state after steps that `several_steps` has prepared for `state`, and each step's observation."""
+    def after_several(self, state: State, steps: SeveralSteps) -> tuple[State, Observation]:
+        """Returns the state after steps that `several_steps` has prepared for `state`, and observations [T, B, ..]."""
         raise NotImplementedError
 
     @abstractmethod
@@ -222,27 +222,33 @@ class WorldEnv(RandomizableEnv, CapturableEnv):
         count = int(min(most, self._starts.before_limit()))
         return self.world.several_steps(self._state, count) if count > 0 else None
 
-    def take_several(self, steps: SeveralSteps) -> list[tuple[Step, Timestep]]:
-        """Returns the results of steps that `several_steps` has prepared and the kernel has taken."""
-        self._state, observations = self.world.after_several(self._state, steps)
-        self._starts.clock += len(observations)
-        rewards = steps.reward.unbind(0)
-        return [
-            (self._make_quiet_step(reward), self._timestep(self._no_envs, observation))
-            for reward, observation in zip(rewards, observations, strict=True)
-        ]
+    def take_several(self, steps: SeveralSteps) -> tuple[Step, Timestep]:
+        """Returns the results [T, B, ..] of steps that `several_steps` has prepared and the kernel has taken.
 
-    def _make_quiet_step(self, reward: Tensor) -> Step:
-        """Returns the result of a step that ends no episode."""
-        return Step(
-            reward=reward,
-            group_reward=self._no_group_reward,
-            terminated=self._no_agents,
-            truncated=self._no_agents,
-            episode_terminated=self._no_envs,
-            episode_truncated=self._no_envs,
+        Metrics are those of a single step. No episode ends or begins.
+        """
+        self._state, observation = self.world.after_several(self._state, steps)
+        count = len(steps.reward)
+        self._starts.clock += count
+        no_agents, no_envs = (x.expand(count, *x.shape) for x in (self._no_agents, self._no_envs))
+        step = Step(
+            reward=steps.reward,
+            group_reward=self._no_group_reward.expand(count, -1, -1),
+            terminated=no_agents,
+            truncated=no_agents,
+            episode_terminated=no_envs,
+            episode_truncated=no_envs,
             metrics=self._no_metrics,
         )
+        timestep = Timestep(
+            obs=observation.obs,
+            action_mask={},
+            state=observation.state,
+            alive=self._all_agents.expand(count, -1, -1),
+            first=no_agents,
+            acted=self._all_envs.expand(count, -1),
+        )
+        return step, timestep
 
     def _advance(
         self, action: dict[str, Action], noise: Tensor | None, resetting: Tensor | None, initial: State | None

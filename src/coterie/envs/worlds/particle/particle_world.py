@@ -277,7 +277,7 @@ class ParticleWorld(World):
         """See `World.several_steps`."""
         return self._kernel.several(state, steps)
 
-    def after_several(self, state: State, steps: SeveralSteps) -> tuple[State, list[Observation]]:
+    def after_several(self, state: State, steps: SeveralSteps) -> tuple[State, Observation]:
         last = (len(steps.flat) - 1) % 2
         after = {
             **state,
@@ -285,12 +285,7 @@ class ParticleWorld(World):
             "coasting_velocity": steps.coasting[last].permute(2, 0, 1),
             "returns": steps.returns[last].T,
         }
-        stacked = self._observation(steps.obs, steps.flat.transpose(1, 2))
-        obs, states = ({k: x.unbind(0) for k, x in own.items()} for own in (stacked.obs, stacked.state))
-        return after, [
-            Observation({k: x[t] for k, x in obs.items()}, state={k: x[t] for k, x in states.items()})
-            for t in range(len(steps.obs))
-        ]
+        return after, self._observation(steps.obs, steps.flat.transpose(1, 2))
 
     def _advance(
         self, state: State, flat: Tensor, coasting: Tensor, action: dict[str, Action], noise: Tensor | None
