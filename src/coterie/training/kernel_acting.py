@@ -168,8 +168,8 @@ def collect_by_kernel(
             metrics = [step.metrics]
             then, step, action, extra = in_time((now, replace(step, metrics={}), action, extra))
         else:
-            count = len(world.flat)
-            action, state, extra = actor.advance(world, now, state, own_noise[t : t + count], mode)
+            count = len(world.arguments.flat)
+            action, state, extra = actor.advance(world.arguments, now, state, own_noise[t : t + count], mode)
             step, then = env.take_several(world)
             now, metrics = tree_map(lambda x: x[-1], then), [step.metrics] * count
             step = replace(step, metrics={})

@@ -67,8 +67,19 @@ class Outcome:
 Advanced = tuple[State, Outcome, Observation]
 """The next state, the outcome of the step, and the observation of the next state."""
 
-SeveralSteps = Any
-"""Arguments and results of several steps of a world by a kernel."""
+
+@dataclass(frozen=True)
+class SeveralSteps:
+    """T steps of a world in which no episode ends or begins, prepared for a kernel that also acts.
+
+    Attributes:
+        arguments: What the kernel reads and writes, see `coterie.kernels.rollout`.
+        results: Returns the state after the steps, and observations [T, B, ..].
+    """
+
+    arguments: Any
+    results: Callable[[], tuple[State, Observation]]
+
 
 FusedStep = Callable[[State, dict[str, Action], Tensor | None, State | None], Advanced | None]
 """Called with a state, actions by role, where new episodes start [B] bool or None, and their states or None."""
@@ -88,9 +99,8 @@ class World(ABC):
             entries is enough.
         fused_step: function that does the work of `step`, of starting new episodes and of `observe` by a kernel, or
             None. It returns None if there is no kernel for the type or the device.
-        several_steps: function of a state and a number of steps that prepares these for a kernel which also acts, see
-            `coterie.kernels.rollout`, or None. It returns None if there is no kernel. Only the time limit may end
-            episodes of such a world.
+        several_steps: function of a state and a number of steps that prepares these for a kernel which also acts, or
+            None. It returns None if there is no kernel. Only the time limit may end episodes of such a world.
         cuda_graphs: False if `reset`, `step` or `observe` read tensors on the host or copy any to the device, so that
             they cannot be captured as part of a CUDA graph.
     """
@@ -129,10 +139,6 @@ class World(ABC):
     @abstractmethod
     def observe(self, state: State) -> Observation:
         """Returns what agents observe in `state`."""
-
-    def after_several(self, state: State, steps: SeveralSteps) -> tuple[State, Observation]:
-        """Returns the state after steps that `several_steps` has prepared for `state`, and observations [T, B, ..]."""
-        raise NotImplementedError
 
     @abstractmethod
     def render(self, state: State, size: int) -> np.ndarray:
@@ -227,12 +233,12 @@ class WorldEnv(RandomizableEnv, CapturableEnv):
 
         Metrics are those of a single step. No episode ends or begins.
         """
-        self._state, observation = self.world.after_several(self._state, steps)
-        count = len(steps.reward)
+        self._state, observation = steps.results()
+        count = len(steps.arguments.reward)
         self._starts.clock += count
         no_agents, no_envs = (x.expand(count, *x.shape) for x in (self._no_agents, self._no_envs))
         step = Step(
-            reward=steps.reward,
+            reward=steps.arguments.reward,
             group_reward=self._no_group_reward.expand(count, -1, -1),
             terminated=no_agents,
             truncated=no_agents,

@@ -23,8 +23,7 @@ from coterie.envs.worlds.particle.physics import DAMPING, DT, Body, PairDistance
 from coterie.envs.worlds.particle.render import Disc, Message, Scene, draw_scene
 from coterie.envs.worlds.particle.scenario import NoiseReader, Role, ScenarioOutcome, ScenarioSpec, Transition
 from coterie.envs.worlds.particle.step_kernel import StepKernel
-from coterie.envs.worlds.world import Advanced, Observation, Outcome, State, World
-from coterie.kernels.particle import SeveralSteps
+from coterie.envs.worlds.world import Advanced, Observation, Outcome, SeveralSteps, State, World
 
 COMMON_PARAMETERS: dict[str, Parameter] = {
     "speed": Parameter(1.0, 0.05, 10.0, "factor on thrust and speed limit of all moving bodies"),
@@ -275,17 +274,21 @@ class ParticleWorld(World):
 
     def _several_steps(self, state: State, steps: int) -> SeveralSteps | None:
         """See `World.several_steps`."""
-        return self._kernel.several(state, steps)
+        by_kernel = self._kernel.several(state, steps)
+        if by_kernel is None:
+            return None
 
-    def after_several(self, state: State, steps: SeveralSteps) -> tuple[State, Observation]:
-        last = (len(steps.flat) - 1) % 2
-        after = {
-            **state,
-            "flat": steps.flat[-1].T,
-            "coasting_velocity": steps.coasting[last].permute(2, 0, 1),
-            "returns": steps.returns[last].T,
-        }
-        return after, self._observation(steps.obs, steps.flat.transpose(1, 2))
+        def results() -> tuple[State, Observation]:
+            last = (steps - 1) % 2
+            after = {
+                **state,
+                "flat": by_kernel.flat[-1].T,
+                "coasting_velocity": by_kernel.coasting[last].permute(2, 0, 1),
+                "returns": by_kernel.returns[last].T,
+            }
+            return after, self._observation(by_kernel.obs, by_kernel.flat.transpose(1, 2))
+
+        return SeveralSteps(by_kernel, results)
 
     def _advance(
         self, state: State, flat: Tensor, coasting: Tensor, action: dict[str, Action], noise: Tensor | None
