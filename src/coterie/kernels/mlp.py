@@ -235,9 +235,8 @@ def _fake_forward(x, weights, biases, scales, shifts, activation, activated, sav
 def _prepare_backward(weights, scales, shifts, activation, activated, needs_x):
     """Returns the operator as a function of grad, x and saved, for constant parameters."""
     _check_layers("mlp_backward", weights, None, (scales, shifts), activation=activation, activated=activated)
-    weights, norms = [w.contiguous() for w in weights], [norm.contiguous() for norm in (*scales, *shifts)]
-    parameters, columns = native.pointers([*weights, *norms]), weights[-1].shape[-1]
-    like = _parameters_like(weights, scales)
+    tensors = [x.contiguous() for x in (*weights, *scales, *shifts)]
+    parameters, columns, like = native.pointers(tensors), weights[-1].shape[-1], _parameters_like(weights, scales)
     known: dict[Any, Any] = {}
 
     def backward(grad: Tensor, x: Tensor, saved: Tensor) -> list[Tensor]:
@@ -251,7 +250,9 @@ def _prepare_backward(weights, scales, shifts, activation, activated, needs_x):
                 ("grad", grad, x.dtype, (*x.shape[:-1], columns)),
                 ("saved", saved, x.dtype, (_saved_size(x, weights, activated),)),
             )
-            sizes = known[layout] = _sizes(x, weights, activation, activated, _normalization(scales, activated))
+            sizes = known[layout] = _sizes(
+                x, tensors[: len(weights)], activation, activated, _normalization(scales, activated)
+            )
         x_grad, found = x.new_empty(x.shape if needs_x else (0,)), [torch.empty_like(p) for p in like]
         arguments = (sizes, x, parameters, grad, saved, x_grad if needs_x else None, native.pointers(found))
         native.call("mlp_backward", x.dtype, *arguments)
