@@ -217,7 +217,7 @@ def _qmix_value(q: Tensor, state: Tensor, layers: Sequence[Tensor], _save: bool)
 
 
 def _attention(draw: Draw) -> Call:
-    samples, entities, units, heads = draw.size(1, 5, 60), draw.size(1, 4, 12), draw.size(32, 64), draw.size(1, 2)
+    samples, entities, units, heads = draw.size(1, 5, 60), draw.size(1, 4, 12), draw.size(16, 64), draw.size(1, 2)
     contexts = draw.integers(entities, draw.size(1, 3), draw.size(1, 5))
     x, present = draw.tensor(samples, entities, units), draw.flags(samples, entities) if draw.size(0, 1) else None
     parameters = [0.3 * draw.tensor(*size) for size in ((units, 3 * units), (3 * units,), (units, units), (units,))]

@@ -130,7 +130,7 @@ struct Blocks {
     }                                                                                                                  \
   }                                                                                                                    \
   void check_attention_##S(int64_t samples, int64_t entities, int64_t contexts, int threads) {                         \
-    const int64_t units = 32, heads = 2, members = 2, queries = contexts * members;                                    \
+    const int64_t units = 16, heads = 2, members = 2, queries = contexts * members;                                    \
     const int64_t n[] = {samples, entities, units, heads, contexts, members};                                          \
     std::vector<int64_t> slots;                                                                                        \
     for (int64_t i = 0; i < queries; i++) slots.push_back((3 * i) % entities);                                         \
@@ -138,7 +138,8 @@ struct Blocks {
     d.add(samples * entities * units);                                                                                 \
     for (Blocks<T>* x : {&p, &d}) x->add(units * 3 * units), x->add(3 * units), x->add(units * units), x->add(units);  \
     Block<T> x(samples * entities * units), out(samples * contexts * units), grad(samples * contexts * units);         \
-    Block<T> saved(samples * (entities * 3 * units + queries * (heads * members + units + 1)));                        \
+    const int64_t line = 64 / sizeof(T), whole = (samples + line - 1) / line * line;                                   \
+    Block<T> saved(whole * (entities * 3 * units + queries * (heads * members + units + 1)));                          \
     const auto some = flags(samples * entities);                                                                       \
     for (const bool* present : {static_cast<const bool*>(nullptr), static_cast<const bool*>(some.get())}) {            \
       for (T* keep : {static_cast<T*>(nullptr), static_cast<T*>(saved)})                                               \

@@ -40,6 +40,8 @@ def results(net, x, present, contexts, grad):
         (37, 3, 64, True, torch.float64),
         (40, 5, 128, False, torch.float32),
         (3, 30, 64, True, torch.float32),
+        (37, 3, 16, True, torch.float64),
+        (40, 5, 48, False, torch.float32),
     ],
 )
 def test_values_and_gradients_are_those_without_kernels(samples, members, units, some_absent, dtype, kernels_on):
@@ -86,8 +88,8 @@ def test_an_infinite_entity_spoils_its_own_sample_only(kernels_on):
     assert finite[7].tolist() == [False, True, True, False]
 
 
-@pytest.mark.parametrize("units", [16, 48, 96])
-def test_heads_that_fill_no_vector_have_no_kernel(units):
+@pytest.mark.parametrize("units", [8, 20, 72])
+def test_units_that_fill_no_vector_have_no_kernel(units):
     net = network(units, torch.float32)
     layers = (net.query_key_value.weight, net.query_key_value.bias, net.out.weight, net.out.bias)
     assert attention(torch.zeros(2, 3, units), None, torch.tensor([[0, 1]]), Projections(*layers), HEADS) is None

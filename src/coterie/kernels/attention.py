@@ -192,9 +192,15 @@ def attention(
     Returns:
         [M, C, E]; None if there is no kernel for the types, the sizes or the device.
     """
-    if not native.is_supported(x, *parameters) or not _has_kernel(x, heads):
+    if not native.is_supported(x, *parameters) or not _fills_vectors(x, heads):
         return None
     return _OPERATOR(x, present, contexts, *parameters, heads, torch.is_grad_enabled())[0]
+
+
+def _fills_vectors(x: Tensor, heads: int) -> bool:
+    """Returns True if the units of x [M, S, E] fill vectors, and the heads have the same number of them."""
+    units = x.shape[-1]
+    return 0 < units <= _MOST_UNITS and units % heads == 0 and units % (_LINE // x.element_size()) == 0
 
 
 def _sizes(x: Tensor, contexts: Tensor, heads: int):
@@ -204,8 +210,9 @@ def _sizes(x: Tensor, contexts: Tensor, heads: int):
 def _saved(x: Tensor, contexts: Tensor, heads: int, save: bool) -> Tensor:
     """Returns the tensor for what the backward pass needs."""
     samples, entities, units = x.shape
-    queries = contexts.numel()
-    return x.new_empty(samples * (entities * 3 * units + queries * (heads * contexts.shape[1] + units + 1)) * int(save))
+    line, queries = _LINE // x.element_size(), contexts.numel()
+    of_sample = entities * 3 * units + queries * (heads * contexts.shape[1] + units + 1)
+    return x.new_empty(-(-samples // line) * line * of_sample * int(save))
 
 
 def _check(
@@ -218,8 +225,8 @@ def _check(
             f"with E a multiple of the {heads} heads."
         )
     floats, (samples, entities, units) = native.float_type(operator, x), x.shape
-    if units // heads % (_LINE // x.element_size()):
-        raise ValueError(f"{operator}: heads of {units // heads} units. There is no kernel for these.")
+    if not _fills_vectors(x, heads):
+        raise ValueError(f"{operator}: {units} units. There is no kernel for these.")
     project, project_bias, mix, mix_bias = parameters
     native.check(
         operator,

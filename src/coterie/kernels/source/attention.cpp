@@ -27,8 +27,9 @@ struct Team {
 
   int64_t queries() const { return contexts * members; }
   int64_t scores() const { return heads * members; }
-  Heads<T> parts() const { return {units, heads, members, T(1) / std::sqrt(T(units))}; }
-  int64_t tile() const { return entities < kTile / 2 ? kTile / entities : 2; }
+  int64_t head() const { return units / heads; }
+  T scale() const { return T(1) / std::sqrt(T(units)); }  // of the products of queries and keys
+  int64_t tile() const { return entities * kWidth<T> < kTile ? kTile / (entities * kWidth<T>) * kWidth<T> : kWidth<T>; }
   int64_t rows() const { return tile() * entities; }
   bool is_present(int64_t m, int64_t entity) const { return present == nullptr || present[m * entities + entity]; }
   // Weight of each present member in the mean of a context.
@@ -39,11 +40,11 @@ struct Team {
   }
 };
 
-// What the backward pass needs of some samples.
+// What the backward pass needs of some samples. Groups of W samples are in columns, see `to_columns`.
 template <class T>
 struct Kept {
-  T* projected;  // queries, keys and values [S, 3 E]
-  T* weights;    // of the attention [C N, heads, N], zero where nothing is attended to
+  T* projected;  // queries, keys and values of each group [S, 3 E, W]
+  T* weights;    // of the attention of each group [C N, heads, N, W], zero where nothing is attended to
   T* normed;     // the results of the second normalization [C N, E]
   T* scales;     // and what they were multiplied with [C N]
 };
@@ -51,12 +52,13 @@ struct Kept {
 // The numbers of `Kept`, which are one array after another, and those of the samples from `m` on.
 template <class T>
 int64_t kept_size(const Team<T>& s, int64_t samples) {
-  return samples * (s.entities * 3 * s.units + s.queries() * (s.scores() + s.units + 1));
+  return padded<T>(samples) * (s.entities * 3 * s.units + s.queries() * (s.scores() + s.units + 1));
 }
 
 template <class T>
 Kept<T> kept_from(const Team<T>& s, T* all, int64_t m, int64_t samples) {
   const int64_t width = s.entities * 3 * s.units, queries = s.queries();
+  samples = padded<T>(samples);
   T *weights = all + samples * width, *normed = weights + samples * queries * s.scores();
   return {all + m * width, weights + m * queries * s.scores(), normed + m * queries * s.units,
           normed + samples * queries * s.units + m * queries};
@@ -142,14 +144,6 @@ struct Attended {
       : seen(heads.members), rows(heads.members), scores(padded<T>(heads.scores())) {}
 
   void add(int64_t place, int64_t row) { seen[count] = place, rows[count] = row, count++; }
-  // The members of a context that are present.
-  void read(const Team<T>& s, int64_t m, int64_t context) {
-    count = 0;
-    for (int64_t n = 0; n < s.members; n++) {
-      const int64_t entity = s.slots[context * s.members + n];
-      if (s.is_present(m, entity)) add(n, entity * 3 * s.units);
-    }
-  }
 };
 
 // scores [heads, count]: the products of a row's heads with those of the members' rows that begin at `others`.
@@ -337,47 +331,204 @@ void attend_backward(const Attend<T>& s, const T* weights, const Tokens<const T>
 
 // ------------------------------------------------------------------------------------ residual attention between entities
 
+// Columns of W samples: each of their numbers is a vector, so that no sum runs over the numbers of a vector. `row(i)` is
+// the row of sample i, null for a column of zeros.
+template <class T, class Row>
+void to_columns(Row&& row, int64_t units, T* columns) {
+  constexpr int W = kWidth<T>;
+  for (int64_t j = 0; j < units; j += W, columns += W * W) {
+    Vec<T> block[W];
+    for (int i = 0; i < W; i++) block[i] = row(i) == nullptr ? Vec<T>{} : load<T>(row(i) + j);
+    transpose<T>(block);
+    for (int i = 0; i < W; i++) store<T>(columns + i * W, block[i]);
+  }
+}
+
+// Columns to the rows of the first `count` samples, which are `stride` numbers apart.
+template <class T>
+void from_columns(const T* columns, int64_t units, T* rows, int64_t stride, int64_t count) {
+  constexpr int W = kWidth<T>;
+  for (int64_t j = 0; j < units; j += W, columns += W * W) {
+    Vec<T> block[W];
+    for (int i = 0; i < W; i++) block[i] = load<T>(columns + i * W);
+    transpose<T>(block);
+    for (int64_t i = 0; i < count; i++) store<T>(rows + i * stride + j, block[i]);
+  }
+}
+
+// The attention in W samples: queries, keys and values, and their gradients [S, 3 E, W]; presence [S, W], 1 or 0, null if
+// all are present; memory for a query's gradients of its scores [N, W].
+template <class T>
+struct Group {
+  const T *projected, *present;
+  T *gradient = nullptr, *d_scores = nullptr;
+
+  const T* of(const Team<T>& s, int64_t entity, int part) const {
+    return projected + (3 * entity + part) * s.units * kWidth<T>;
+  }
+  T* gradient_of(const Team<T>& s, int64_t entity, int part) const {
+    return gradient + (3 * entity + part) * s.units * kWidth<T>;
+  }
+};
+constexpr int kQuery = 0, kKey = 1, kValue = 2;
+
+// [W]: the product of a head's vectors.
+template <class T>
+inline Vec<T> head_product(const T* a, const T* b, int64_t head) {
+  constexpr int W = kWidth<T>;
+  Vec<T> total{};
+  for (int64_t f = 0; f < head; f++) total += load<T>(a + f * W) * load<T>(b + f * W);
+  return total;
+}
+
+// weights [heads, N, W] of an entity: the softmax over the entities of a context that are present.
+template <class T>
+void context_weights(const Team<T>& s, const Group<T>& group, int64_t entity, const int64_t* context, T* weights) {
+  constexpr int W = kWidth<T>;
+  const Vec<T> scale = fill<T>(s.scale()), one = fill<T>(1), far = fill<T>(T(1e30));
+  for (int64_t h = 0; h < s.heads; h++, weights += s.members * W) {
+    const int64_t start = h * s.head() * W;
+    Vec<T> most = -far;
+    for (int64_t n = 0; n < s.members; n++) {
+      Vec<T> score =
+          head_product(group.of(s, entity, kQuery) + start, group.of(s, context[n], kKey) + start, s.head());
+      if (group.present != nullptr) score += (load<T>(group.present + context[n] * W) - one) * far;
+      store<T>(weights + n * W, score);
+      most = score > most ? score : most;
+    }
+    Vec<T> all{};
+    for (int64_t n = 0; n < s.members; n++) {
+      Vec<T> weight = exp<T>((load<T>(weights + n * W) - most) * scale);
+      if (group.present != nullptr) weight *= load<T>(group.present + context[n] * W);
+      store<T>(weights + n * W, weight);
+      all += weight;
+    }
+    if (group.present != nullptr) all = all == Vec<T>{} ? one : all;
+    Vec<T> inverse = one / all;
+    if (group.present != nullptr) inverse *= load<T>(group.present + entity * W);
+    for (int64_t n = 0; n < s.members; n++) store<T>(weights + n * W, load<T>(weights + n * W) * inverse);
+  }
+}
+
+// What an entity attends to [E, W].
+template <class T>
+void mix_context(const Team<T>& s, const Group<T>& group, const int64_t* context, const T* weights, T* out) {
+  constexpr int W = kWidth<T>;
+  for (int64_t h = 0, j = 0; h < s.heads; h++, weights += s.members * W)
+    for (const int64_t stop = j + s.head(); j < stop; j++) {
+      Vec<T> total{};
+      for (int64_t n = 0; n < s.members; n++)
+        total += load<T>(weights + n * W) * load<T>(group.of(s, context[n], kValue) + j * W);
+      store<T>(out + j * W, total);
+    }
+}
+
+// Adds the gradients of the units `j` to `j + N`.
+template <class T, int N>
+inline void add_gradients(const Team<T>& s, const Group<T>& group, int64_t entity, const int64_t* context, int64_t j,
+                          const T* weights, const T* d_mixed) {
+  constexpr int W = kWidth<T>;
+  Vec<T> q[N], g[N], total[N];
+  T* d_query = group.gradient_of(s, entity, kQuery) + j * W;
+#pragma GCC unroll 4
+  for (int i = 0; i < N; i++) {
+    q[i] = load<T>(group.of(s, entity, kQuery) + (j + i) * W);
+    g[i] = load<T>(d_mixed + (j + i) * W);
+    total[i] = load<T>(d_query + i * W);
+  }
+  for (int64_t n = 0; n < s.members; n++) {
+    const Vec<T> d_score = load<T>(group.d_scores + n * W), weight = load<T>(weights + n * W);
+    const T* key = group.of(s, context[n], kKey) + j * W;
+    T *d_key = group.gradient_of(s, context[n], kKey) + j * W, *d_value = d_key + s.units * W;
+#pragma GCC unroll 4
+    for (int i = 0; i < N; i++) {
+      total[i] += d_score * load<T>(key + i * W);
+      store<T>(d_key + i * W, load<T>(d_key + i * W) + d_score * q[i]);
+      store<T>(d_value + i * W, load<T>(d_value + i * W) + weight * g[i]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < N; i++) store<T>(d_query + i * W, total[i]);
+}
+
+// Adds the gradients by what an entity attends to, from those of that [E, W].
+template <class T>
+void context_gradients(const Team<T>& s, const Group<T>& group, int64_t entity, const int64_t* context,
+                       const T* weights, const T* d_mixed) {
+  constexpr int W = kWidth<T>;
+  T* d = group.d_scores;
+  for (int64_t h = 0, j = 0; h < s.heads; h++, weights += s.members * W) {
+    Vec<T> along{};
+    for (int64_t n = 0; n < s.members; n++) {
+      const Vec<T> d_weight = head_product(d_mixed + j * W, group.of(s, context[n], kValue) + j * W, s.head());
+      store<T>(d + n * W, d_weight);
+      along += load<T>(weights + n * W) * d_weight;
+    }
+    for (int64_t n = 0; n < s.members; n++)
+      store<T>(d + n * W, load<T>(weights + n * W) * (load<T>(d + n * W) - along) * fill<T>(s.scale()));
+    const int64_t stop = j + s.head();
+    for (; j + 4 <= stop; j += 4) add_gradients<T, 4>(s, group, entity, context, j, weights, d_mixed);
+    for (; j < stop; j++) add_gradients<T, 1>(s, group, entity, context, j, weights, d_mixed);
+  }
+}
+
+// Calls body(first, samples, group) for every group of W of `count` samples from `start` on. `projected` are their queries,
+// keys and values in columns, `present` memory for [S, W] numbers.
+template <class T, class Body>
+void for_groups(const Team<T>& s, int64_t start, int64_t count, const T* projected, T* present, Body&& body) {
+  constexpr int W = kWidth<T>;
+  for (int64_t m = 0; m < count; m += W) {
+    const int64_t samples = count - m < W ? count - m : W;
+    if (s.present != nullptr)
+      for (int64_t i = 0; i < s.entities * W; i++)
+        present[i] = T(i % W < samples && s.is_present(start + m + i % W, i / W));
+    body(m, samples, Group<T>{projected + m * s.entities * 3 * s.units, s.present == nullptr ? nullptr : present});
+  }
+}
+
 // Working memory of a tile of samples.
 template <class T>
 struct TeamWork {
-  Buffer<T> normed, scales, mixed, sums, kept;
-  Attended<T> context;
+  Buffer<T> normed, scales, projected, mixed, sums, column, present, kept;
   TeamWork(const Team<T>& s, bool keep)
       : normed(s.rows() * s.units),
         scales(s.rows()),
+        projected(s.rows() * 3 * s.units),
         mixed(s.tile() * s.queries() * s.units),
         sums(s.tile() * s.queries() * s.units),
-        kept(keep ? 0 : kept_size(s, s.tile())),
-        context(s.parts()) {}
+        column(s.units * kWidth<T>),
+        present(s.entities * kWidth<T>),
+        kept(keep ? 0 : kept_size(s, s.tile())) {}
 };
 
 // out [M, C, E]; saved: `kept_size` numbers, null if they are not needed.
 template <class T>
 void attention_forward(const Team<T>& s, T* out, T* saved, int threads) {
   constexpr int W = kWidth<T>;
-  const int64_t tile = s.tile(), units = s.units, queries = s.queries(), tiles = ceil_div(s.samples, tile);
-  const Heads<T> heads = s.parts();
-  parallel_for({tiles, threads}, [&] { return TeamWork<T>(s, saved != nullptr); }, [&](int64_t task, TeamWork<T>& work) {
+  const int64_t tile = s.tile(), units = s.units, width = 3 * units, queries = s.queries();
+  parallel_for({ceil_div(s.samples, tile), threads}, [&] { return TeamWork<T>(s, saved != nullptr); },
+               [&](int64_t task, TeamWork<T>& work) {
     const int64_t start = task * tile, count = s.samples - start < tile ? s.samples - start : tile;
     const Kept<T> kept = saved == nullptr ? kept_from(s, work.kept.get(), 0, tile) : kept_from(s, saved, start, s.samples);
     const int64_t rows = count * s.entities;
     plain_norm<T>(s.x + start * s.entities * units, rows, units, work.normed, work.scales);
-    product<T>(work.normed, units, s.project, 3 * units, rows, units, 3 * units, kept.projected, 3 * units, Start::kBias,
+    product<T>(work.normed, units, s.project, width, rows, units, width, work.projected, width, Start::kBias,
                s.project_bias);
-    for (int64_t m = 0; m < count; m++)
-      for (int64_t c = 0; c < s.contexts; c++) {
-        const T* projected = kept.projected + m * s.entities * 3 * units;
-        work.context.read(s, start + m, c);
-        for (int64_t n = 0; n < s.members; n++) {
-          const int64_t at = m * queries + c * s.members + n, entity = s.slots[c * s.members + n];
-          T* weights = kept.weights + at * s.scores();
-          if (s.is_present(start + m, entity))
-            attention_weights(heads, projected + entity * 3 * units, projected + units, work.context, weights);
-          else
-            std::memset(weights, 0, size_t(s.scores()) * sizeof(T));
-          mix_values(heads, projected + 2 * units, work.context, weights, work.mixed + at * units);
-        }
+    for (int64_t m = 0; m < count; m += W)
+      for (int64_t entity = 0; entity < s.entities; entity++)
+        to_columns([&](int64_t i) -> const T* {
+          if (m + i >= count || !s.is_present(start + m + i, entity)) return nullptr;
+          return work.projected + ((m + i) * s.entities + entity) * width;
+        }, width, kept.projected + (m * s.entities + entity * W) * width);
+    for_groups<T>(s, start, count, kept.projected, work.present, [&](int64_t m, int64_t samples, const Group<T>& group) {
+      for (int64_t q = 0; q < queries; q++) {
+        const int64_t* context = s.slots + q / s.members * s.members;
+        T* weights = kept.weights + (m * queries + q * W) * s.scores();
+        context_weights(s, group, s.slots[q], context, weights);
+        mix_context(s, group, context, weights, work.column.get());
+        from_columns<T>(work.column, units, work.mixed + (m * queries + q) * units, queries * units, samples);
       }
+    });
     for (int64_t m = 0; m < count; m++)
       for (int64_t q = 0; q < queries; q++) {
         const T* from = work.normed + (m * s.entities + s.slots[q]) * units;
@@ -409,8 +560,7 @@ struct TeamGradients {
 // Working memory of the gradients of a tile of samples.
 template <class T>
 struct TeamGradientWork {
-  Buffer<T> normed, scales, mixed, d_sums, d_mixed, d_projected, d_normed;
-  Attended<T> context;
+  Buffer<T> normed, scales, mixed, d_sums, d_mixed, d_projected, d_normed, column, present, gradient, d_scores;
   explicit TeamGradientWork(const Team<T>& s)
       : normed(s.rows() * s.units),
         scales(s.rows()),
@@ -419,7 +569,10 @@ struct TeamGradientWork {
         d_mixed(s.tile() * s.queries() * s.units),
         d_projected(s.rows() * 3 * s.units),
         d_normed(s.rows() * s.units),
-        context(s.parts()) {}
+        column(s.units * kWidth<T>),
+        present(s.entities * kWidth<T>),
+        gradient(s.entities * 3 * s.units * kWidth<T>),
+        d_scores(s.members * kWidth<T>) {}
 };
 
 // Gradients of samples `start` to `start + count`; adds those of the parameters to `sums`, in their order.
@@ -429,23 +582,15 @@ void attention_backward_tile(const Team<T>& s, int64_t start, int64_t count, con
                              TeamGradientWork<T>& work) {
   constexpr int W = kWidth<T>;
   const int64_t units = s.units, queries = s.queries(), rows = count * s.entities, width = 3 * units;
-  const Heads<T> heads = s.parts();
   plain_norm<T>(s.x + start * s.entities * units, rows, units, work.normed, work.scales);
-  std::memset(work.d_projected, 0, size_t(rows * width) * sizeof(T));
   std::memset(work.d_normed, 0, size_t(rows * units) * sizeof(T));
   for (int64_t m = 0; m < count; m++)
-    for (int64_t c = 0; c < s.contexts; c++) {
-      const Vec<T> share = fill<T>(s.share(start + m, c));
+    for (int64_t q = 0; q < queries; q++) {
+      const int64_t c = q / s.members;
       const T* grad = grad_out + ((start + m) * s.contexts + c) * units;
-      work.context.read(s, start + m, c);
-      for (int64_t n = 0; n < s.members; n++) {
-        const int64_t at = m * queries + c * s.members + n, entity = s.slots[c * s.members + n];
-        T* to = work.d_sums + at * units;
-        mix_values(heads, kept.projected + m * s.entities * width + 2 * units, work.context,
-                   kept.weights + at * s.scores(), work.mixed + at * units);
-        const Vec<T> weight = s.is_present(start + m, entity) ? share : Vec<T>{};
-        for (int64_t j = 0; j < units; j += W) store<T>(to + j, load<T>(grad + j) * weight);
-      }
+      const Vec<T> weight = s.is_present(start + m, s.slots[q]) ? fill<T>(s.share(start + m, c)) : Vec<T>{};
+      T* to = work.d_sums + (m * queries + q) * units;
+      for (int64_t j = 0; j < units; j += W) store<T>(to + j, load<T>(grad + j) * weight);
     }
   plain_norm_gradient<T>(kept.normed, kept.scales, work.d_sums, count * queries, units, work.d_sums);
   for (int64_t m = 0; m < count; m++)
@@ -454,23 +599,27 @@ void attention_backward_tile(const Team<T>& s, int64_t start, int64_t count, con
       T* to = work.d_normed + (m * s.entities + s.slots[q]) * units;
       for (int64_t j = 0; j < units; j += W) store<T>(to + j, load<T>(to + j) + load<T>(from + j));
     }
+  product<T>(work.d_sums, units, mix_transposed, units, count * queries, units, units, work.d_mixed, units, Start::kZero);
+  for_groups<T>(s, start, count, kept.projected, work.present, [&](int64_t m, int64_t samples, Group<T> group) {
+    group.gradient = work.gradient, group.d_scores = work.d_scores;
+    std::memset(work.gradient, 0, size_t(s.entities * width * W) * sizeof(T));
+    for (int64_t q = 0; q < queries; q++) {
+      const int64_t *context = s.slots + q / s.members * s.members, at = (m * queries + q) * units;
+      const T* weights = kept.weights + (m * queries + q * W) * s.scores();
+      mix_context(s, group, context, weights, work.column.get());
+      from_columns<T>(work.column, units, work.mixed + at, queries * units, samples);
+      to_columns([&](int64_t i) -> const T* {
+        return i < samples ? work.d_mixed + at + i * queries * units : nullptr;
+      }, units, work.column.get());
+      context_gradients<T>(s, group, s.slots[q], context, weights, work.column);
+    }
+    for (int64_t entity = 0; entity < s.entities; entity++)
+      from_columns<T>(work.gradient + entity * width * W, width, work.d_projected + (m * s.entities + entity) * width,
+                      s.entities * width, samples);
+  });
   T *d_project = sums, *d_mix = sums + (units + 1) * width;
   add_outer<T>(work.mixed, units, work.d_sums, units, count * queries, units, units, d_mix, units);
   add_rows<T>(work.d_sums, units, count * queries, units, d_mix + units * units);
-  product<T>(work.d_sums, units, mix_transposed, units, count * queries, units, units, work.d_mixed, units, Start::kZero);
-  for (int64_t m = 0; m < count; m++)
-    for (int64_t c = 0; c < s.contexts; c++) {
-      work.context.read(s, start + m, c);
-      for (int64_t n = 0; n < s.members; n++) {
-        const int64_t at = m * queries + c * s.members + n, entity = s.slots[c * s.members + n];
-        if (!s.is_present(start + m, entity)) continue;
-        const T* projected = kept.projected + m * s.entities * width;
-        T* to = work.d_projected + m * s.entities * width;
-        query_gradients<T>(heads, projected + entity * width, projected + units, projected + 2 * units,
-                           kept.weights + at * s.scores(), work.d_mixed + at * units, work.context,
-                           {to + entity * width, to + units, to + 2 * units, work.context.rows});
-      }
-    }
   add_outer<T>(work.normed, units, work.d_projected, width, rows, units, width, d_project, width);
   add_rows<T>(work.d_projected, width, rows, width, d_project + units * width);
   if (x_grad == nullptr) return;
@@ -481,15 +630,14 @@ void attention_backward_tile(const Team<T>& s, int64_t start, int64_t count, con
 template <class T>
 void attention_backward(const Team<T>& s, T* saved, const T* grad_out, const TeamGradients<T>& grads, int threads) {
   const int64_t units = s.units, width = 3 * units, tile = s.tile(), size = (units + 1) * (width + units);
-  const int64_t length = ceil_div(ceil_div(s.samples, kMaxChunks), tile) * tile;
-  const int64_t chunks = s.samples == 0 ? 0 : ceil_div(s.samples, length);
+  const int64_t tiles = ceil_div(s.samples, tile), chunks = tiles < kMaxChunks ? tiles : kMaxChunks;
   Buffer<T> project(width * units), mix(units * units), sums((chunks > 0 ? chunks : 1) * size);
   pad_transposed<T>(s.project, width, units, width, project, units);
   pad_transposed<T>(s.mix, units, units, units, mix, units);
   parallel_for({chunks, threads}, [&] { return TeamGradientWork<T>(s); }, [&](int64_t task, TeamGradientWork<T>& work) {
     T* mine = sums + task * size;
     std::memset(mine, 0, size_t(size) * sizeof(T));
-    for (int64_t start = task * length; start < (task + 1) * length && start < s.samples; start += tile)
+    for (int64_t start = task * tiles / chunks * tile; start < (task + 1) * tiles / chunks * tile; start += tile)
       attention_backward_tile<T>(s, start, s.samples - start < tile ? s.samples - start : tile, project, mix,
                                  kept_from(s, saved, start, s.samples), grad_out, grads.x, mine, work);
   });
