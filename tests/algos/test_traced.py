@@ -19,7 +19,7 @@ from coterie.algos.sac import SAC, SACConfig
 from coterie.algos.traced import TracedStep
 from coterie.config import callables
 from coterie.core.tree import tree_map
-from coterie.kernels import switch
+from coterie.kernels import native, switch
 from coterie.kernels.tracing import equal
 from graph_training import Training, copied
 from learners import collect_rollout, learner_of
@@ -431,6 +431,43 @@ def test_an_error_of_the_step_is_raised(before: int):
     regression.fails = True
     with pytest.raises(RuntimeError, match="an error of its own"):
         regression.take(1)
+
+
+def test_steps_by_kernels_use_one_thread_of_pytorch():
+    counts = []
+
+    def count(loss: Tensor, *_: Any) -> Tensor:
+        counts.append((torch.get_num_threads(), native.num_threads()))
+        return loss
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        Regression(count, by_kernels=True).take(1)
+        Regression(count).take(1)
+        after = torch.get_num_threads(), native.num_threads()
+    finally:
+        torch.set_num_threads(before)
+    assert [*counts, after] == [(1, 2), (2, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "by_kernels"),
+    [
+        ("mappo", {}, True),
+        ("poca", {}, True),
+        ("qmix", {}, True),
+        ("mappo", {"network": "tarmac"}, False),
+        ("mappo", {"network": "graph"}, False),
+        ("mat", {}, False),
+        ("sable", {}, False),
+    ],
+)
+def test_steps_are_by_kernels_unless_networks_multiply_matrices_by_pytorch(
+    name: str, settings: dict[str, Any], by_kernels: bool
+):
+    learner = Training(name, "none", "cpu", **settings).learner
+    assert learner._step_function._by_kernels is by_kernels
 
 
 def test_declared_random_numbers_are_those_without_a_trace():

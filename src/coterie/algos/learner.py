@@ -21,9 +21,16 @@ from coterie.core.types import TIME_LEFT, Rollout
 from coterie.functional.returns import valid_mask
 from coterie.functional.statistics import Reduction, initial_moments, update_moments
 from coterie.kernels import switch
+from coterie.nets.encoders import CNN
+from coterie.nets.mat import Attention
+from coterie.nets.retention import Retention
 from coterie.nets.team import RunningScale
+from coterie.nets.team_bodies import TeamBody, TransformerLayer
 from coterie.nets.user_body import have_user_modules, is_ours
 from coterie.policies.network_policy import NetworkPolicy
+
+_BY_PYTORCH = (Attention, CNN, Retention, TeamBody, TransformerLayer)
+"""Modules that multiply matrices, or convolve, by PyTorch although there are kernels."""
 
 
 class Learner(Algorithm, CloningLearner):
@@ -76,7 +83,10 @@ class Learner(Algorithm, CloningLearner):
         kind = type(self)
         promises = is_ours(kind) or ("capabilities" in vars(kind) and kind.capabilities.cuda_graphs)
         fits = self.kernels and self.device.type == "cpu" and self.ranks.size == 1
-        return TracedStep(step, **parts) if fits and promises and not have_user_modules(parts["modules"]) else step
+        if not fits or not promises or have_user_modules(parts["modules"]):
+            return step
+        by_kernels = not any(isinstance(x, _BY_PYTORCH) for module in parts["modules"] for x in module.modules())
+        return TracedStep(step, **parts, by_kernels=by_kernels)
 
     def _observe(self, rollout: Rollout) -> None:
         """Adds observations and states of a rollout to the statistics by which they are normalized."""

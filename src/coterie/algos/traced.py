@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from coterie.algos.graphed import Result
 from coterie.algos.optimizer import Optimizer, TargetNetwork, changed_by_steps
 from coterie.core.tree import Tree, tree_leaves
+from coterie.kernels.native import only_kernels_in_parallel
 from coterie.kernels.tracing import CannotTraceError, equal, trace
 
 STEPS_BEFORE = 20
@@ -26,8 +27,11 @@ class TracedStep(Generic[Result]):
     parameters that require gradients.
 
     After `STEPS_BEFORE` steps of a kind, one is traced, and the next one is taken with and without the trace. If any
-    bit differs, if there is no trace, or while modules have hooks, steps are taken as usual. Arguments are those of
-    `GraphedStep`.
+    bit differs, if there is no trace, or while modules have hooks, steps are taken as usual. Other arguments are those
+    of `GraphedStep`.
+
+    Args:
+        by_kernels: Kernels do most of the work, so that PyTorch uses one thread.
     """
 
     def __init__(
@@ -40,11 +44,12 @@ class TracedStep(Generic[Result]):
         reads: Callable[[], list[Tensor]] = list,
         generators: Sequence[torch.Generator] = (),
         constants: Callable[[], Hashable] = tuple,
+        by_kernels: bool = False,
     ):
         self._step, self._reads, self._generators, self._constants = step, reads, tuple(generators), constants
         self._optimizers, self._modules = tuple(optimizers), tuple(modules)
         self._parameters = [p for module in modules for p in module.parameters()]
-        self._hooks = _hooks(modules)
+        self._hooks, self._by_kernels = _hooks(modules), by_kernels
         self._followers = [x for target in targets for x in target.tensors()]
         self._numbers: dict[str, float] = {}
         self._coefficients: dict[str, Tensor] = {}
@@ -53,6 +58,12 @@ class TracedStep(Generic[Result]):
 
     def __call__(self, sample: Tree, coefficients: dict[str, float], *flags: bool) -> Result:
         """Takes a step. Arguments as those of the step."""
+        if not self._by_kernels or torch.get_num_threads() == 1:
+            return self._take(sample, coefficients, flags)
+        with only_kernels_in_parallel():
+            return self._take(sample, coefficients, flags)
+
+    def _take(self, sample: Tree, coefficients: dict[str, float], flags: tuple[bool, ...]) -> Result:
         if coefficients != self._numbers:  # seldom more than once per update
             self._numbers = dict(coefficients)
             for name, value in coefficients.items():

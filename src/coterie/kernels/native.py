@@ -130,6 +130,22 @@ def threads(count: int) -> Iterator[None]:
         _threads.count = before
 
 
+@contextmanager
+def only_kernels_in_parallel() -> Iterator[None]:
+    """Context manager: PyTorch uses one thread, and kernels as many as before.
+
+    Between kernels, operations on some ten thousand numbers take less time than waking another thread of PyTorch, which
+    then takes time from the kernels' threads.
+    """
+    by_torch, by_kernels = torch.get_num_threads(), num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threads(by_kernels):
+            yield
+    finally:
+        torch.set_num_threads(by_torch)
+
+
 def integers(*values: int) -> array[int]:
     """Returns an array of int64_t."""
     return array("q", values)
