@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -270,14 +271,12 @@ class Collector:
         """
         checked = (observed.obs, observed.state, outcome.reward, outcome.group_reward)
         sums = [x.sum(dtype=torch.float32) for x in tree_leaves(checked) if x.is_floating_point()]
-        finite = torch.stack(sums).isfinite().all()
-        counts = [finite, observed.acted[:-1].sum(), episode_end.sum()]
         rewards = [_largest_reward(policy.team, outcome) for policy in self.policies.values()]
-        read = torch.stack([x.double() for x in (*counts, *rewards)]).tolist()
-        is_finite, num_acted, num_ended, *largest = read
-        if not is_finite or max(largest, default=0.0) > LARGEST_REWARD:
+        counts = torch.stack([observed.acted[:-1].sum(), episode_end.sum()])
+        num_acted, num_ended, *read = torch.cat([counts.double(), torch.stack([*rewards, *sums]).double()]).tolist()
+        if not all(map(math.isfinite, read)) or max(read[: len(rewards)], default=0.0) > LARGEST_REWARD:
             self._report_non_finite(observed, outcome, visible)
-        return int(num_acted), int(num_ended), largest
+        return int(num_acted), int(num_ended), read[: len(rewards)]
 
     def _report_non_finite(self, observed: Timestep, outcome: Step, visible: Tensor) -> None:
         """Raises NonFiniteError with the environment, agent and step of a NaN or infinity that counts."""
