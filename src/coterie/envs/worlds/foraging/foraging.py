@@ -32,7 +32,9 @@ from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.foraging import find, settings
 from coterie.envs.worlds.foraging.render import draw
 from coterie.envs.worlds.foraging.spawn import Rules, noise_size, spawn
-from coterie.envs.worlds.world import Observation, Outcome, State, World
+from coterie.envs.worlds.world import Advanced, Observation, Outcome, State, World
+from coterie.kernels import native
+from coterie.kernels.foraging import FIELDS, ForagingConstants, StepInputs, foraging_step
 
 _LEVELS = 1 << 16
 """Agents' levels are below this."""
@@ -283,6 +285,8 @@ class Foraging(World):
         self.terminate_at_limit = config.terminate_at_limit
         self.parameters = _parameters(config)
         self.apply_parameters = self._apply_parameters
+        self.fused_step = self._fused_step
+        self._constants = self._kernel_constants()
         self._moves: dict[torch.device, Tensor] = {}
         role = RoleSpec(
             ROLE,
@@ -392,6 +396,57 @@ class Foraging(World):
         moves = (target != many).any(0).view(4, n, num_envs)
         load = _next_to(pos, food).any(1)
         return torch.cat((torch.ones_like(load)[None], moves, load[None])).permute(2, 1, 0)
+
+    def _fused_step(
+        self, state: State, action: dict[str, Action], resetting: Tensor | None, initial: State | None
+    ) -> Advanced | None:
+        """Does the work of `step`, of starting episodes, and of `observe` by the kernel; see `World.fused_step`."""
+        chosen = action[ROLE].discrete
+        assert chosen is not None
+        if chosen.dtype is not torch.int64 or not chosen.is_cpu or native.is_traced(state["players"]):
+            return None
+        varying = {name: value for name, value in state.items() if name in self.parameters}
+        if resetting is not None and initial is not None:
+            varying = {name: torch.where(resetting, initial[name], value) for name, value in varying.items()}
+        size, sight, penalty = (varying.get(name) for name in ("size", "sight", "penalty"))
+        inputs = StepInputs(
+            state=state,
+            action=chosen,
+            size=None if size is None else size.long(),
+            sight=None if sight is None else sight.long(),
+            penalty=None if penalty is None else penalty.float(),
+            resetting=resetting,
+            initial=initial,
+        )
+        out = foraging_step(self._constants, inputs)
+        observation = Observation(
+            {ROLE: out.obs},
+            {} if out.mask is None else {ROLE: out.mask},
+            {} if out.whole_field is None else {"global": out.whole_field},
+        )
+        outcome = Outcome(
+            reward=out.reward,
+            terminated=out.done,
+            metrics=lambda: dict(zip(self.spec.metrics, out.metrics, strict=True)),
+        )
+        return varying | out.state, outcome, observation
+
+    def _kernel_constants(self) -> ForagingConstants:
+        config, view = self.config, self.view
+        return ForagingConstants(
+            side=view.side,
+            players=view.players,
+            foods=config.foods,
+            sight=view.sight,
+            with_levels=view.with_levels,
+            grid=config.grid_observation,
+            normalized=config.normalize_reward,
+            moves=_MOVES,
+            load=LOAD,
+            penalty=config.penalty,
+            masked=config.action_mask,
+            with_state=self._with_state,
+        )
 
     def render(self, state: State, size: int) -> np.ndarray:
         side = int(state["size"]) if "size" in state else self.config.size

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from coterie.envs.worlds.world import State
+from coterie.kernels import native, switch
+from coterie.kernels.foraging import SpawnRules, foraging_spawn
 
 REACH = (1, 2)
 """Food keeps a distance from other food: not within the first number of squares in both axes, and not within the second
@@ -57,6 +59,8 @@ def spawn(noise: Tensor, rules: Rules, side: int, players: int, foods: int) -> S
         players: Number of agents.
         foods: Number of food items for which the state has room.
     """
+    if switch.on and noise.dtype is torch.float32 and native.is_supported(noise) and not native.is_traced(noise):
+        return foraging_spawn(noise, _for_kernel(rules, side, players, foods))
     places, levels, food_places, food_levels = noise.split((players, players, foods, foods), 1)
     squares, width = _draw_players(places, rules.size, side), _per_env(rules.size)
     rows, columns = squares // width, squares % width
@@ -84,6 +88,23 @@ def spawn(noise: Tensor, rules: Rules, side: int, players: int, foods: int) -> S
         "food_level": _reversed_memory(food_level),
         "spawned": food_level.sum(1),
     }
+
+
+def _for_kernel(rules: Rules, side: int, players: int, foods: int) -> SpawnRules:
+    return SpawnRules(
+        side=side,
+        players=players,
+        foods=foods,
+        reach=REACH,
+        size=rules.size,
+        present=rules.foods,
+        min_player_level=rules.min_player_level,
+        max_player_level=rules.max_player_level,
+        min_food_level=rules.min_food_level,
+        max_food_level=rules.max_food_level,
+        coop=rules.coop,
+        exclusive=rules.exclusive,
+    )
 
 
 def _reversed_memory(x: Tensor) -> Tensor:

@@ -1,0 +1,245 @@
+"""Level-based foraging: a step of all environments as one call, and their initial states as another.
+
+Both return the bits of PyTorch's operations, see `coterie.envs.worlds.foraging`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.kernels import native
+
+FIELDS = ("players", "levels", "food", "food_level", "spawned")
+"""Entries of the state that the kernels read and write."""
+
+
+@dataclass(frozen=True)
+class ForagingConstants:
+    """Constants of a step.
+
+    Attributes:
+        side: Side length of the field in squares.
+        players: Number P of agents.
+        foods: Number F of food items.
+        sight: View range in squares along each axis.
+        with_levels: True if the levels of agents are part of observations.
+        grid: True if observations are layers of the squares around the agent instead of lists.
+        normalized: True if all food of an episode is worth 1 in total.
+        moves: Change of row by each of the A actions, and of column.
+        load: Index of the action that loads.
+        penalty: Penalty for failing to load.
+        masked: True for masks of actions.
+        with_state: True for the state of the whole field.
+    """
+
+    side: int
+    players: int
+    foods: int
+    sight: int
+    with_levels: bool
+    grid: bool
+    normalized: bool
+    moves: tuple[Sequence[int], Sequence[int]]
+    load: int
+    penalty: float
+    masked: bool
+    with_state: bool
+    _cached: dict[int, tuple[array[int], array[float]]] = field(default_factory=dict)
+
+    def arrays(self, envs: int) -> tuple[array[int], array[float]]:
+        """Returns the numbers that the C function reads, integers and reals, for a number of environments."""
+        if envs not in self._cached:
+            sizes = (self.side, self.players, self.foods, self.sight, self.with_levels, self.grid, self.normalized)
+            actions = (len(self.moves[0]), self.load, self.penalty > 0, *self.moves[0], *self.moves[1])
+            self._cached[envs] = native.integers(envs, *sizes, *actions), native.reals(self.penalty)
+        return self._cached[envs]
+
+    @property
+    def obs_shape(self) -> tuple[int, ...]:
+        """Shape of an agent's observation."""
+        window = 2 * self.sight + 1
+        return (window, window, 3) if self.grid else (3 * self.foods + (3 if self.with_levels else 2) * self.players,)
+
+
+class StepInputs(NamedTuple):
+    """Tensors that a step reads; None for none.
+
+    Attributes:
+        state: The entries `FIELDS` of the state.
+        action: [B, P, 1] int64.
+        size: Side length of the field in the next state [B] int64; None for the constant.
+        sight: View range in the next state [B] int64; None for the constant.
+        penalty: Penalty for failing to load [B] float32; None for the constant.
+        resetting: True where a new episode starts [B] bool.
+        initial: The entries `FIELDS` of the new episodes' states.
+    """
+
+    state: Mapping[str, Tensor]
+    action: Tensor
+    size: Tensor | None = None
+    sight: Tensor | None = None
+    penalty: Tensor | None = None
+    resetting: Tensor | None = None
+    initial: Mapping[str, Tensor] | None = None
+
+
+class StepOutputs(NamedTuple):
+    """Results of a step; None for what was not asked for.
+
+    Attributes:
+        state: The entries `FIELDS` of the next state.
+        reward: [B, P], zero where an episode starts.
+        obs: [B, P, ..].
+        whole_field: Row, column and level of all food and of all agents [B, 3 F + 3 P].
+        metrics: Fraction of the levels of food that was collected, and 1 if all was, [2, B].
+        done: True where all food was collected [B].
+        mask: True for actions with an effect, and for the first action [B, P, A].
+    """
+
+    state: dict[str, Tensor]
+    reward: Tensor
+    obs: Tensor
+    whole_field: Tensor | None
+    metrics: Tensor
+    done: Tensor
+    mask: Tensor | None
+
+
+def foraging_step(constants: ForagingConstants, inputs: StepInputs) -> StepOutputs:
+    """Advances all environments by one step, starts episodes, and observes.
+
+    Raises:
+        IndexError: If an action is not one of the choices, or something is outside the field.
+        TypeError: If a tensor has another type or device.
+        ValueError: If a tensor has another shape.
+    """
+    envs, players, foods = len(inputs.action), constants.players, constants.foods
+    state = _envs_last("foraging_step", inputs.state, envs, players, foods)
+    initial: list[Tensor | None] = [None] * len(FIELDS)
+    if inputs.initial is not None:
+        initial = [*_envs_last("foraging_step", inputs.initial, envs, players, foods)]
+    given = _checked(
+        "foraging_step",
+        ("action", inputs.action, torch.int64, (envs, players, 1)),
+        ("size", inputs.size, torch.int64, (envs,)),
+        ("sight", inputs.sight, torch.int64, (envs,)),
+        ("penalty", inputs.penalty, torch.float32, (envs,)),
+        ("resetting", inputs.resetting, torch.bool, (envs,)),
+    )
+    after, entries = _empty_state(envs, players, foods), 3 * (foods + players)
+    out = StepOutputs(
+        state=dict(zip(FIELDS, after, strict=True)),
+        reward=torch.empty(envs, players, dtype=torch.float32),
+        obs=torch.empty(envs, players, *constants.obs_shape, dtype=torch.float32),
+        whole_field=torch.empty(envs, entries, dtype=torch.float32) if constants.with_state else None,
+        metrics=torch.empty(2, envs, dtype=torch.float32),
+        done=torch.empty(envs, dtype=torch.bool),
+        mask=torch.empty(envs, players, len(constants.moves[0]), dtype=torch.bool) if constants.masked else None,
+    )
+    invalid = native.integers(0)
+    pointers = _pointers(*state, *given, *initial, *after, *out[1:])
+    native.call(
+        "foraging_step", torch.float32, *constants.arrays(envs), native.addresses(*pointers, invalid.buffer_info()[0])
+    )
+    if invalid[0]:
+        raise IndexError("an action is not one of the choices, or something is outside the field")
+    return out
+
+
+@dataclass(frozen=True)
+class SpawnRules:
+    """The rules of initial states, see `coterie.envs.worlds.foraging.spawn.Rules`.
+
+    Attributes:
+        side: Side length of the largest field.
+        players: Number P of agents.
+        foods: Number F of food items for which the state has room.
+        reach: Distance between food items, see `REACH`.
+        size: Side length of the field, or [B] int64.
+        present: Number of food items, or [B] int64.
+        min_player_level: Lowest level of agents.
+        max_player_level: Highest level of agents, or [B] int64.
+        min_food_level: Lowest level of food.
+        max_food_level: Highest level of food; None for the sum of the three lowest agents' levels.
+        coop: True if all food has the highest level, or [B] bool.
+        exclusive: True if the highest level of food is drawn only with `coop`.
+    """
+
+    side: int
+    players: int
+    foods: int
+    reach: tuple[int, int]
+    size: int | Tensor
+    present: int | Tensor
+    min_player_level: int
+    max_player_level: int | Tensor
+    min_food_level: int
+    max_food_level: int | None
+    coop: bool | Tensor
+    exclusive: bool
+
+
+def foraging_spawn(noise: Tensor, rules: SpawnRules) -> dict[str, Tensor]:
+    """Returns initial states, the entries `FIELDS`, from uniform noise [B, 2 P + 2 F] float32.
+
+    Raises:
+        IndexError: If a side length is below 3 or above the largest.
+        TypeError: If a tensor has another type or device.
+        ValueError: If a tensor has another shape.
+    """
+    envs, players, foods = len(noise), rules.players, rules.foods
+    varying = (rules.size, rules.present, rules.max_player_level, rules.coop)
+    tensors = [x if isinstance(x, Tensor) else None for x in varying]
+    size, present, max_player_level, coop = (0 if isinstance(x, Tensor) else int(x) for x in varying)
+    given = _checked(
+        "foraging_spawn",
+        ("noise", noise, torch.float32, (envs, 2 * (players + foods))),
+        ("size", tensors[0], torch.int64, (envs,)),
+        ("present", tensors[1], torch.int64, (envs,)),
+        ("max_player_level", tensors[2], torch.int64, (envs,)),
+        ("coop", tensors[3], torch.bool, (envs,)),
+    )
+    levels = (rules.min_player_level, max_player_level, rules.min_food_level, rules.max_food_level or 0)
+    sizes = native.integers(
+        *(envs, rules.side, players, foods, size, present, *levels, coop, rules.exclusive, *rules.reach)
+    )
+    state, invalid = _empty_state(envs, players, foods), native.integers(0)
+    addresses = native.addresses(*_pointers(*given, *state), invalid.buffer_info()[0])
+    native.call("foraging_spawn", torch.float32, sizes, addresses)
+    if invalid[0]:
+        raise IndexError(f"the side length of a field is not within 3 and {rules.side}")
+    return dict(zip(FIELDS, state, strict=True))
+
+
+def _checked(operator: str, *arguments: native.Expected) -> list[Tensor | None]:
+    """Returns contiguous tensors."""
+    native.check(operator, *arguments)
+    return [None if x is None else x.contiguous() for _, x, *_ in arguments]
+
+
+def _envs_last(operator: str, state: Mapping[str, Tensor], envs: int, players: int, foods: int) -> list[Tensor]:
+    """Returns the entries `FIELDS` with environments adjacent in memory."""
+    shapes = ((envs, players, 2), (envs, players), (envs, foods, 2), (envs, foods), (envs,))
+    entries = [(name, state[name], torch.int64, shape) for name, shape in zip(FIELDS, shapes, strict=True)]
+    native.check(operator, *entries)
+    return [x.permute(*range(x.ndim - 1, -1, -1)).contiguous() for _, x, *_ in entries]
+
+
+def _empty_state(envs: int, players: int, foods: int) -> list[Tensor]:
+    """Returns memory for the entries `FIELDS`, with environments adjacent."""
+
+    def empty(*shape: int) -> Tensor:
+        strides = (1, envs, envs * shape[1]) if len(shape) == 3 else (1, envs)
+        return torch.empty_strided(shape, strides[: len(shape)], dtype=torch.int64)
+
+    return [empty(envs, players, 2), empty(envs, players), empty(envs, foods, 2), empty(envs, foods), empty(envs)]
+
+
+def _pointers(*tensors: Tensor | None) -> list[int | None]:
+    return [None if x is None else x.data_ptr() for x in tensors]
