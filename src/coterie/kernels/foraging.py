@@ -5,6 +5,7 @@ Both return the bits of PyTorch's operations, see `coterie.envs.worlds.foraging`
 
 from __future__ import annotations
 
+import functools
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,10 +121,9 @@ def foraging_step(constants: ForagingConstants, inputs: StepInputs) -> StepOutpu
         ValueError: If a tensor has another shape.
     """
     envs, players, foods = len(inputs.action), constants.players, constants.foods
-    state = _envs_last("foraging_step", inputs.state, envs, players, foods)
-    initial: list[Tensor | None] = [None] * len(FIELDS)
-    if inputs.initial is not None:
-        initial = [*_envs_last("foraging_step", inputs.initial, envs, players, foods)]
+    entries = _entries(envs, players, foods)
+    state = _arranged("foraging_step", inputs.state, entries)
+    initial = [None] * len(FIELDS) if inputs.initial is None else _arranged("foraging_step", inputs.initial, entries)
     given = _checked(
         "foraging_step",
         ("action", inputs.action, torch.int64, (envs, players, 1)),
@@ -132,12 +132,12 @@ def foraging_step(constants: ForagingConstants, inputs: StepInputs) -> StepOutpu
         ("penalty", inputs.penalty, torch.float32, (envs,)),
         ("resetting", inputs.resetting, torch.bool, (envs,)),
     )
-    after, entries = _empty_state(envs, players, foods), 3 * (foods + players)
+    after, columns = [entry.empty() for entry in entries], 3 * (foods + players)
     out = StepOutputs(
         state=dict(zip(FIELDS, after, strict=True)),
         reward=torch.empty(envs, players, dtype=torch.float32),
         obs=torch.empty(envs, players, *constants.obs_shape, dtype=torch.float32),
-        whole_field=torch.empty(envs, entries, dtype=torch.float32) if constants.with_state else None,
+        whole_field=torch.empty(envs, columns, dtype=torch.float32) if constants.with_state else None,
         metrics=torch.empty(2, envs, dtype=torch.float32),
         done=torch.empty(envs, dtype=torch.bool),
         mask=torch.empty(envs, players, len(constants.moves[0]), dtype=torch.bool) if constants.masked else None,
@@ -209,7 +209,7 @@ def foraging_spawn(noise: Tensor, rules: SpawnRules) -> dict[str, Tensor]:
     sizes = native.integers(
         *(envs, rules.side, players, foods, size, present, *levels, coop, rules.exclusive, *rules.reach)
     )
-    state, invalid = _empty_state(envs, players, foods), native.integers(0)
+    state, invalid = [entry.empty() for entry in _entries(envs, players, foods)], native.integers(0)
     addresses = native.addresses(*_pointers(*given, *state), invalid.buffer_info()[0])
     native.call("foraging_spawn", torch.float32, sizes, addresses)
     if invalid[0]:
@@ -223,22 +223,33 @@ def _checked(operator: str, *arguments: native.Expected) -> list[Tensor | None]:
     return [None if x is None else x.contiguous() for _, x, *_ in arguments]
 
 
-def _envs_last(operator: str, state: Mapping[str, Tensor], envs: int, players: int, foods: int) -> list[Tensor]:
-    """Returns the entries `FIELDS` with environments adjacent in memory."""
+@dataclass(frozen=True)
+class _Entry:
+    """An entry of the state with environments adjacent in memory."""
+
+    name: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def empty(self) -> Tensor:
+        return torch.empty_strided(self.shape, self.stride, dtype=torch.int64)
+
+    def arranged(self, x: Tensor) -> Tensor:
+        """Returns numbers [B, ..] in memory [.., B]."""
+        return x if x.stride() == self.stride else x.permute(*range(x.ndim - 1, -1, -1)).contiguous()
+
+
+@functools.cache
+def _entries(envs: int, players: int, foods: int) -> list[_Entry]:
+    """Returns the entries `FIELDS`."""
     shapes = ((envs, players, 2), (envs, players), (envs, foods, 2), (envs, foods), (envs,))
-    entries = [(name, state[name], torch.int64, shape) for name, shape in zip(FIELDS, shapes, strict=True)]
-    native.check(operator, *entries)
-    return [x.permute(*range(x.ndim - 1, -1, -1)).contiguous() for _, x, *_ in entries]
+    strides = ((1, envs, envs * players), (1, envs), (1, envs, envs * foods), (1, envs), (1,))
+    return [_Entry(*entry) for entry in zip(FIELDS, shapes, strides, strict=True)]
 
 
-def _empty_state(envs: int, players: int, foods: int) -> list[Tensor]:
-    """Returns memory for the entries `FIELDS`, with environments adjacent."""
-
-    def empty(*shape: int) -> Tensor:
-        strides = (1, envs, envs * shape[1]) if len(shape) == 3 else (1, envs)
-        return torch.empty_strided(shape, strides[: len(shape)], dtype=torch.int64)
-
-    return [empty(envs, players, 2), empty(envs, players), empty(envs, foods, 2), empty(envs, foods), empty(envs)]
+def _arranged(operator: str, state: Mapping[str, Tensor], entries: Sequence[_Entry]) -> list[Tensor]:
+    native.check(operator, *((entry.name, state[entry.name], torch.int64, entry.shape) for entry in entries))
+    return [entry.arranged(state[entry.name]) for entry in entries]
 
 
 def _pointers(*tensors: Tensor | None) -> list[int | None]:

@@ -342,8 +342,17 @@ inline int64_t scaled(float noise, int64_t count) {
 class Spawner {
  public:
   explicit Spawner(const Rules& rules)
-      : r_(rules), inner_(rules.side - 2), fields_(rules.envs, rules.players, rules.foods),
-        squares_(rules.side * rules.side), lowest_(rules.players), free_(inner_ * inner_) {}
+      : r_(rules), inner_(rules.side - 2), reach_(std::max(rules.around, rules.straight)), fields_(rules.envs, rules.players, rules.foods),
+        squares_(rules.side * rules.side), lowest_(rules.players), free_(inner_), near_(reach_ + 1) {
+    for (int64_t down = 0; down <= reach_; down++) {
+      near_[down] = 0;
+      for (int64_t across = -reach_; across <= reach_; across++) {
+        const int64_t nearer = std::min(down, std::abs(across)), farther = std::max(down, std::abs(across));
+        if (farther <= r_.around || (nearer == 0 && farther <= r_.straight))
+          near_[down] |= uint64_t(1) << (across + reach_);
+      }
+    }
+  }
 
   // Environments `from` to `from + count`. Returns true if a size is invalid.
   bool run(int64_t from, int64_t count, const float* noise, const State& out) {
@@ -377,48 +386,45 @@ class Spawner {
 
   // The first swaps of a Fisher-Yates shuffle.
   void draw_players(const float* noise, int64_t size, const Field& field) {
+    const int32_t width = int32_t(size);
     const int64_t total = size * size;
     for (int64_t k = 0; k < total; k++) squares_[k] = int16_t(k);
     for (int64_t k = 0; k < r_.players; k++) {
       std::swap(squares_[k], squares_[k + scaled(noise[k], total - k)]);
-      field.row[k] = squares_[k] / size, field.column[k] = squares_[k] % size;
+      field.row[k] = squares_[k] / width, field.column[k] = squares_[k] % width;
     }
   }
 
   // Draws squares for food among those that agents and earlier food leave free, not in the outermost rows and columns.
   void draw_foods(const float* noise, int64_t size, int64_t present, const Field& field) {
-    int64_t count = (size - 2) * (size - 2);
-    for (int64_t row = 0; row < inner_; row++)
-      for (int64_t column = 0; column < inner_; column++)
-        free_[row * inner_ + column] = row < size - 2 && column < size - 2;
-    for (int64_t i = 0; i < r_.players; i++) count -= take(field.row[i] - 1, field.column[i] - 1);
+    const uint64_t whole_row = (uint64_t(1) << (size - 2)) - 1;
+    for (int64_t row = 0; row < inner_; row++) free_[row] = row < size - 2 ? whole_row : 0;
+    for (int64_t i = 0; i < r_.players; i++)
+      if (is_inner(field.row[i] - 1) && is_inner(field.column[i] - 1))
+        free_[field.row[i] - 1] &= ~(uint64_t(1) << (field.column[i] - 1));
     for (int64_t f = 0; f < r_.foods; f++) {
+      int64_t count = 0;
+      for (int64_t row = 0; row < inner_; row++) count += num_free(row);
       field.food_row[f] = field.food_column[f] = -1;
-      if (count == 0 || f >= present) continue;
-      int64_t place = 0;
-      for (int64_t skipped = scaled(noise[f], count); skipped > 0 || !free_[place]; place++)
-        skipped -= free_[place];
-      const int64_t row = place / inner_, column = place % inner_;
-      field.food_row[f] = row + 1, field.food_column[f] = column + 1;
-      const int64_t reach = std::max(r_.around, r_.straight);
-      for (int64_t down = -reach; down <= reach; down++)
-        for (int64_t across = -reach; across <= reach; across++)
-          if (near(std::abs(down), std::abs(across))) count -= take(row + down, column + across);
+      if (count > 0 && f < present) draw_food(scaled(noise[f], count), field.food_row[f], field.food_column[f]);
     }
   }
 
-  bool near(int64_t down, int64_t across) const {
-    const int64_t nearer = std::min(down, across), farther = std::max(down, across);
-    return farther <= r_.around || (nearer == 0 && farther <= r_.straight);
+  // Finds a free square by its number among them. It and those near it are no longer free.
+  void draw_food(int64_t number, int64_t& food_row, int64_t& food_column) {
+    int64_t row = 0;
+    for (; number >= num_free(row); row++) number -= num_free(row);
+    uint64_t left = free_[row];
+    for (; number > 0; number--) left &= left - 1;
+    const int64_t column = __builtin_ctzll(left);
+    food_row = row + 1, food_column = column + 1;
+    for (int64_t down = -reach_; down <= reach_; down++)
+      if (is_inner(row + down)) free_[row + down] &= ~(near_[std::abs(down)] << column >> reach_);
   }
 
-  // Returns true if the square was free, which it is no longer.
-  bool take(int64_t row, int64_t column) {
-    if (uint64_t(row) >= uint64_t(inner_) || uint64_t(column) >= uint64_t(inner_)) return false;
-    const bool was_free = free_[row * inner_ + column];
-    free_[row * inner_ + column] = false;
-    return was_free;
-  }
+  bool is_inner(int64_t line) const { return uint64_t(line) < uint64_t(inner_); }
+
+  int64_t num_free(int64_t row) const { return __builtin_popcountll(free_[row]); }
 
   void draw_food_levels(const float* noise, bool coop, const Field& field) {
     const int64_t few = std::min(r_.players, int64_t(3));
@@ -446,10 +452,12 @@ class Spawner {
 
   const Rules& r_;
   const int64_t inner_;  // rows and columns for food
+  const int64_t reach_;  // rows and columns around food that others may be too close in
   Fields fields_;
   Buffer<int16_t> squares_;
   Buffer<int64_t> lowest_;
-  Buffer<bool> free_;
+  Buffer<uint64_t> free_;  // a bit for every square of each inner row
+  Buffer<uint64_t> near_;  // bits of squares near food, by the distance of rows; the food's column is bit `reach_`
 };
 
 void spawn(const Rules& rules, const float* noise, const State& out, int64_t* invalid, int threads) {

@@ -34,7 +34,7 @@ from coterie.envs.worlds.foraging.render import draw
 from coterie.envs.worlds.foraging.spawn import Rules, noise_size, spawn
 from coterie.envs.worlds.world import Advanced, Observation, Outcome, State, World
 from coterie.kernels import native
-from coterie.kernels.foraging import FIELDS, ForagingConstants, StepInputs, foraging_step
+from coterie.kernels.foraging import ForagingConstants, StepInputs, foraging_step
 
 _LEVELS = 1 << 16
 """Agents' levels are below this."""
