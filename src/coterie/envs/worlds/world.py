@@ -302,8 +302,8 @@ class WorldEnv(RandomizableEnv, CapturableEnv):
         terminated, truncated = self._apply_limit(outcome)
         reward, group_reward = outcome.reward, outcome.group_reward
         if resetting is not None:
-            reward = reward.masked_fill(resetting[:, None], 0)
-            terminated, truncated = terminated & ~resetting, truncated & ~resetting
+            reward, acted = reward.masked_fill(resetting[:, None], 0), ~resetting
+            terminated, truncated = (x if x is self._no_envs else x & acted for x in (terminated, truncated))
             if group_reward is not None:
                 group_reward = group_reward.masked_fill(resetting[:, None], 0)
         self._set_final(terminated, truncated, by_task=outcome.terminated is not None)
@@ -352,7 +352,8 @@ class WorldEnv(RandomizableEnv, CapturableEnv):
         if terminated is self._no_envs and truncated is self._no_envs:
             self._final, self._may_reset = self._no_envs, not self._on_host
             return
-        self._final, self._may_reset = terminated | truncated, True
+        self._final = terminated if truncated is self._no_envs else terminated | truncated
+        self._may_reset = True
         self._starts.end(self._final, by_task=by_task)
         if self._on_host:
             share = self._starts.share_of_ended()
