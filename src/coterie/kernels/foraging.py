@@ -19,6 +19,9 @@ from coterie.kernels import native
 FIELDS = ("players", "levels", "food", "food_level", "spawned")
 """Entries of the state that the kernels read and write."""
 
+_MAX_SIDE = 64
+"""Squares of a row are bits of one number."""
+
 
 @dataclass(frozen=True)
 class ForagingConstants:
@@ -153,30 +156,22 @@ def foraging_step(constants: ForagingConstants, inputs: StepInputs) -> StepOutpu
 
 
 @dataclass(frozen=True)
-class SpawnRules:
-    """The rules of initial states, see `coterie.envs.worlds.foraging.spawn.Rules`.
+class Rules:
+    """Numbers that determine initial states; each is one number, or one per environment [B] int64.
 
     Attributes:
-        side: Side length of the largest field.
-        players: Number P of agents.
-        foods: Number F of food items for which the state has room.
-        reach: Distance between food items, see `REACH`.
-        size: Side length of the field, or [B] int64.
-        present: Number of food items, or [B] int64.
+        size: Side length of the field in squares.
+        foods: Number of food items, at most as many as the state has room for.
         min_player_level: Lowest level of agents.
-        max_player_level: Highest level of agents, or [B] int64.
+        max_player_level: Highest level of agents.
         min_food_level: Lowest level of food.
         max_food_level: Highest level of food; None for the sum of the three lowest agents' levels.
-        coop: True if all food has the highest level, or [B] bool.
-        exclusive: True if the highest level of food is drawn only with `coop`.
+        coop: True if all food has the highest level; [B] bool if it varies.
+        exclusive: True if the highest level of food is drawn only with `coop`, as in version 2.
     """
 
-    side: int
-    players: int
-    foods: int
-    reach: tuple[int, int]
     size: int | Tensor
-    present: int | Tensor
+    foods: int | Tensor
     min_player_level: int
     max_player_level: int | Tensor
     min_food_level: int
@@ -185,35 +180,48 @@ class SpawnRules:
     exclusive: bool
 
 
-def foraging_spawn(noise: Tensor, rules: SpawnRules) -> dict[str, Tensor]:
-    """Returns initial states, the entries `FIELDS`, from uniform noise [B, 2 P + 2 F] float32.
+def foraging_spawn(
+    noise: Tensor, rules: Rules, side: int, players: int, foods: int, *, reach: tuple[int, int]
+) -> dict[str, Tensor]:
+    """Returns initial states, see `coterie.envs.worlds.foraging.spawn`.
+
+    Args:
+        noise: Uniform numbers in [0, 1), [B, 2 P + 2 F] float32.
+        rules: Rules of the states.
+        side: Side length of the largest field, at most 64.
+        players: Number P of agents.
+        foods: Number F of food items for which the state has room.
+        reach: Distance that food keeps from other food.
+
+    Returns:
+        The entries `FIELDS`.
 
     Raises:
-        IndexError: If a side length is below 3 or above the largest.
+        IndexError: If a field is larger than `side`, or has no square for food or not enough for the agents.
         TypeError: If a tensor has another type or device.
-        ValueError: If a tensor has another shape.
+        ValueError: If a tensor has another shape, or `side` is above 64.
     """
-    envs, players, foods = len(noise), rules.players, rules.foods
-    varying = (rules.size, rules.present, rules.max_player_level, rules.coop)
+    if side > _MAX_SIDE:
+        raise ValueError(f"foraging_spawn: side={side}, expected at most {_MAX_SIDE}.")
+    envs = len(noise)
+    varying = (rules.size, rules.foods, rules.max_player_level, rules.coop)
     tensors = [x if isinstance(x, Tensor) else None for x in varying]
     size, present, max_player_level, coop = (0 if isinstance(x, Tensor) else int(x) for x in varying)
     given = _checked(
         "foraging_spawn",
         ("noise", noise, torch.float32, (envs, 2 * (players + foods))),
         ("size", tensors[0], torch.int64, (envs,)),
-        ("present", tensors[1], torch.int64, (envs,)),
+        ("foods", tensors[1], torch.int64, (envs,)),
         ("max_player_level", tensors[2], torch.int64, (envs,)),
         ("coop", tensors[3], torch.bool, (envs,)),
     )
     levels = (rules.min_player_level, max_player_level, rules.min_food_level, rules.max_food_level or 0)
-    sizes = native.integers(
-        *(envs, rules.side, players, foods, size, present, *levels, coop, rules.exclusive, *rules.reach)
-    )
+    numbers = native.integers(envs, side, players, foods, size, present, *levels, coop, rules.exclusive, *reach)
     state, invalid = [entry.empty() for entry in _entries(envs, players, foods)], native.integers(0)
     addresses = native.addresses(*_pointers(*given, *state), invalid.buffer_info()[0])
-    native.call("foraging_spawn", torch.float32, sizes, addresses)
+    native.call("foraging_spawn", torch.float32, numbers, addresses)
     if invalid[0]:
-        raise IndexError(f"the side length of a field is not within 3 and {rules.side}")
+        raise IndexError(f"the side length of a field is not within 3 and {side}, or too small for {players} agents")
     return dict(zip(FIELDS, state, strict=True))
 
 

@@ -131,12 +131,13 @@ class Stepper {
         target_row_(w.players), target_column_(w.players), strength_(w.foods),
         layers_(w.grid ? 3 * width() * width() : 0) {}
 
-  // Environments `from` to `from + count`. Returns true if an action or a square is invalid.
+  // Environments `from` to `from + count`. Returns true if an action, size or square is invalid.
   bool run(int64_t from, int64_t count) {
     invalid_ = false;
     fields_.read(from, count, d_.now, d_.resetting, d_.initial);
     for (int64_t b = 0; b < count; b++) {
       field_ = fields_[b], size_ = d_.size == nullptr ? w_.side : d_.size[from + b];
+      if (size_ < 1 || size_ > w_.side) return true;
       step(from + b, d_.resetting != nullptr && d_.resetting[from + b]);
       observe(from + b);
     }

@@ -31,10 +31,10 @@ from coterie.core.types import Action
 from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.foraging import find, settings
 from coterie.envs.worlds.foraging.render import draw
-from coterie.envs.worlds.foraging.spawn import Rules, noise_size, spawn
+from coterie.envs.worlds.foraging.spawn import noise_size, spawn
 from coterie.envs.worlds.world import Advanced, Observation, Outcome, State, World
 from coterie.kernels import native
-from coterie.kernels.foraging import ForagingConstants, StepInputs, foraging_step
+from coterie.kernels.foraging import ForagingConstants, Rules, StepInputs, foraging_step
 
 _LEVELS = 1 << 16
 """Agents' levels are below this."""

@@ -13,37 +13,12 @@ from torch import Tensor
 
 from coterie.envs.worlds.world import State
 from coterie.kernels import native, switch
-from coterie.kernels.foraging import SpawnRules, foraging_spawn
+from coterie.kernels.foraging import Rules, foraging_spawn
 
 REACH = (1, 2)
 """Food keeps a distance from other food: not within the first number of squares in both axes, and not within the second
 in one row or column.
 """
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Numbers that determine initial states; each is one number, or one per environment [B] int64.
-
-    Attributes:
-        size: Side length of the field in squares.
-        foods: Number of food items, at most as many as the state has room for.
-        min_player_level: Lowest level of agents.
-        max_player_level: Highest level of agents.
-        min_food_level: Lowest level of food.
-        max_food_level: Highest level of food; None for the sum of the three lowest agents' levels.
-        coop: True if all food has the highest level.
-        exclusive: True if the highest level of food is drawn only with `coop`, as in version 2.
-    """
-
-    size: int | Tensor
-    foods: int | Tensor
-    min_player_level: int
-    max_player_level: int | Tensor
-    min_food_level: int
-    max_food_level: int | None
-    coop: bool | Tensor
-    exclusive: bool
 
 
 def noise_size(players: int, foods: int) -> int:
@@ -60,7 +35,7 @@ def spawn(noise: Tensor, rules: Rules, side: int, players: int, foods: int) -> S
         foods: Number of food items for which the state has room.
     """
     if switch.on and noise.dtype is torch.float32 and native.is_supported(noise) and not native.is_traced(noise):
-        return foraging_spawn(noise, _for_kernel(rules, side, players, foods))
+        return foraging_spawn(noise, rules, side, players, foods, reach=REACH)
     places, levels, food_places, food_levels = noise.split((players, players, foods, foods), 1)
     squares, width = _draw_players(places, rules.size, side), _per_env(rules.size)
     rows, columns = squares // width, squares % width
@@ -88,23 +63,6 @@ def spawn(noise: Tensor, rules: Rules, side: int, players: int, foods: int) -> S
         "food_level": _reversed_memory(food_level),
         "spawned": food_level.sum(1),
     }
-
-
-def _for_kernel(rules: Rules, side: int, players: int, foods: int) -> SpawnRules:
-    return SpawnRules(
-        side=side,
-        players=players,
-        foods=foods,
-        reach=REACH,
-        size=rules.size,
-        present=rules.foods,
-        min_player_level=rules.min_player_level,
-        max_player_level=rules.max_player_level,
-        min_food_level=rules.min_food_level,
-        max_food_level=rules.max_food_level,
-        coop=rules.coop,
-        exclusive=rules.exclusive,
-    )
 
 
 def _reversed_memory(x: Tensor) -> Tensor:
