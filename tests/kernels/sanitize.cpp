@@ -45,6 +45,8 @@
 DECLARE(float, f32)
 DECLARE(double, f64)
 extern "C" {
+void coterie_foraging_step_f32(const int64_t*, const double*, void* const*, int);
+void coterie_foraging_spawn_f32(const int64_t*, void* const*, int);
 int64_t coterie_exchange_counter_bytes();
 void coterie_exchange_start(const int64_t*, int64_t, const void*, int64_t);
 int64_t coterie_exchange_wait(const int64_t*, int64_t, double);
@@ -329,8 +331,73 @@ void check_exchange() {
   }
 }
 
+// Tensors of the state of a foraging world, in the order of the kernel.
+struct ForagingState {
+  Blocks<int64_t> tensors;
+  ForagingState(int64_t envs, int64_t players, int64_t foods) {
+    for (int64_t rows : {2 * players, players, 2 * foods, foods, int64_t(1)}) tensors.add(rows * envs);
+  }
+  void append_to(std::vector<void*>& pointers) const {
+    pointers.insert(pointers.end(), tensors.pointers.begin(), tensors.pointers.end());
+  }
+};
+
+// Draws initial states on fields of varying and of one size, and advances them by every action.
+void check_foraging(int64_t envs, int64_t side, int64_t players, int64_t foods, bool grid, bool varying, int threads) {
+  const ForagingState now(envs, players, foods), initial(envs, players, foods), after(envs, players, foods);
+  std::vector<int64_t> sizes(static_cast<size_t>(envs)), sight(sizes), levels(sizes), items(sizes);
+  Block<float> noise(2 * (players + foods) * envs), penalty(envs);
+  const auto resetting = flags(envs), coop = flags(envs);
+  for (int64_t b = 0; b < envs; b++) {
+    const auto k = static_cast<size_t>(b);
+    sizes[k] = b % 2 ? side : 3, sight[k] = 1 + b % side, levels[k] = 1 + b % 3, items[k] = b % (foods + 1);
+  }
+  for (int64_t k = 0; k < 2 * (players + foods) * envs; k++) noise[k] = std::abs(noise[k]) * 0.999f;
+  int64_t invalid = -1;
+  const int64_t rules[] = {envs, side, players, foods, side, foods, 1, 2, 1, varying ? 3 : 0, 0, varying, 1, 2};
+  void* const parameters[] = {sizes.data(), items.data(), levels.data(), coop.get()};
+  for (const ForagingState* state : {&now, &initial}) {
+    std::vector<void*> addresses{noise};
+    for (void* given : parameters) addresses.push_back(varying ? given : nullptr);
+    state->append_to(addresses), addresses.push_back(&invalid);
+    coterie_foraging_spawn_f32(rules, addresses.data(), threads);
+    if (invalid != 0) std::exit(1);
+  }
+  const int64_t n[] = {envs, side, players, foods, 2, !varying, grid, varying, 6, 5, 0,
+                       0, -1, 1, 0, 0, 0, 0, 0, 0, -1, 1, 0};
+  const double numbers[] = {0.5};
+  std::vector<int64_t> action(static_cast<size_t>(players * envs));
+  Block<float> reward(players * envs), global(3 * (players + foods) * envs), metrics(2 * envs);
+  Block<float> obs(players * envs * (grid ? 75 : 3 * foods + (varying ? 2 : 3) * players));
+  const auto done = flags(envs), mask = flags(6 * players * envs);
+  for (int64_t chosen = 0; chosen <= 6; chosen++) {
+    for (size_t k = 0; k < action.size(); k++) action[k] = chosen == 6 ? 6 : (chosen + int64_t(k)) % 6;
+    std::vector<void*> addresses;
+    now.append_to(addresses);
+    addresses.insert(addresses.end(), {action.data(), varying ? sizes.data() : nullptr, varying ? sight.data() : nullptr,
+                                       varying ? penalty.data.get() : nullptr, varying ? resetting.get() : nullptr});
+    initial.append_to(addresses), after.append_to(addresses);
+    addresses.insert(addresses.end(), {reward, obs, varying ? global.data.get() : nullptr, metrics, done.get(),
+                                       varying ? mask.get() : nullptr, &invalid});
+    coterie_foraging_step_f32(n, numbers, addresses.data(), threads);
+    if (invalid != (chosen == 6 && envs > 0)) std::exit(1);
+  }
+}
+
+void check_foraging() {
+  for (int threads : {1, 2})
+    for (int64_t envs : {0, 1, 65, 1100})
+      for (bool grid : {false, true})
+        for (bool varying : {false, true}) {
+          check_foraging(envs, 3, 2, 3, grid, varying, threads);
+          check_foraging(envs, 8, 5, 4, grid, varying, threads);
+          if (envs < 100) check_foraging(envs, 64, 1, 64, grid, varying, threads);
+        }
+}
+
 int main() {
   check_exchange();
+  check_foraging();
   check_f32();
   check_f64();
   std::puts("no kernel accesses memory out of bounds or has undefined behavior");

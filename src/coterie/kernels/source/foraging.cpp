@@ -1,6 +1,6 @@
-// Level-based foraging: a step with the starts of new episodes and observations, and initial states. Functions have the
-// names of those of envs/worlds/foraging/foraging.py and spawn.py and return the same bits. All numbers are integers, but
-// for products that are rounded down and quotients. Hence there is nothing that a compiler could fuse.
+// Level-based foraging: a step with the starts of new episodes and observations, and initial states. Functions bear the
+// names of those of envs/worlds/foraging/foraging.py and spawn.py and return the same bits. No product of real numbers is
+// added to anything, so that there is nothing to fuse.
 #include <algorithm>
 #include <initializer_list>
 #include "memory.hpp"
@@ -70,9 +70,11 @@ class Fields {
   Buffer<int64_t> memory_;
 };
 
+// Calls body(from, count, memory) for parts of all environments, see `parallel_for`.
 template <class Make, class Body>
 void for_each_part(int64_t envs, int threads, Make&& make_memory, Body&& body) {
-  parallel_for({ceil_div(envs, kFields), envs > kManyFields ? threads : 1}, make_memory, [&](int64_t part, auto& memory) {
+  const Tasks parts{ceil_div(envs, kFields), envs > kManyFields ? threads : 1};
+  parallel_for(parts, make_memory, [&](int64_t part, auto& memory) {
     const int64_t from = part * kFields;
     body(from, std::min(kFields, envs - from), memory);
   });
@@ -343,7 +345,8 @@ inline int64_t scaled(float noise, int64_t count) {
 class Spawner {
  public:
   explicit Spawner(const Rules& rules)
-      : r_(rules), inner_(rules.side - 2), reach_(std::max(rules.around, rules.straight)), fields_(rules.envs, rules.players, rules.foods),
+      : r_(rules), inner_(rules.side - 2), reach_(std::max(rules.around, rules.straight)),
+        fields_(rules.envs, rules.players, rules.foods),
         squares_(rules.side * rules.side), lowest_(rules.players), free_(inner_), near_(reach_ + 1) {
     for (int64_t down = 0; down <= reach_; down++) {
       near_[down] = 0;
@@ -429,7 +432,7 @@ class Spawner {
 
   void draw_food_levels(const float* noise, bool coop, const Field& field) {
     const int64_t few = std::min(r_.players, int64_t(3));
-    std::partial_sort(lowest_.get(), lowest_ + few, lowest_ + r_.players);
+    if (few < r_.players) std::partial_sort(lowest_.get(), lowest_ + few, lowest_ + r_.players);
     int64_t highest = r_.max_food_level;
     if (highest == 0)
       for (int64_t i = 0; i < few; i++) highest += lowest_[i];
@@ -478,7 +481,7 @@ struct Reader {
     pointer = static_cast<T*>(*at++);
   }
   void take(State& state) {
-    for (int64_t** field : {&state.players, &state.levels, &state.food, &state.food_level, &state.spawned}) take(*field);
+    take(state.players), take(state.levels), take(state.food), take(state.food_level), take(state.spawned);
   }
 };
 
@@ -505,8 +508,8 @@ COTERIE_API void coterie_foraging_step_f32(const int64_t* n, const double* c, vo
 }
 
 // n: the numbers of `Rules` in their order; max_food_level is 0 for the sum of the three lowest levels.
-// p: addresses of the noise, of the rules that vary in their order, of the results, and of a number that is set to 1 for an
-//    invalid size, else to 0.
+// p: addresses of the noise, of the rules that vary in their order, of the results, and of a number that is set to 1 for
+//    an invalid size, else to 0.
 COTERIE_API void coterie_foraging_spawn_f32(const int64_t* n, void* const* p, int threads) {
   coterie::Rules r{};
   for (int64_t* number : {&r.envs, &r.side, &r.players, &r.foods, &r.size, &r.present, &r.min_player_level,
