@@ -1,6 +1,6 @@
 // Level-based foraging: a step with the starts of new episodes and observations, and initial states. Functions bear the
-// names of those of envs/worlds/foraging/foraging.py and spawn.py and return the same bits. No product of real numbers is
-// added to anything, so that there is nothing to fuse.
+// names of those of envs/worlds/foraging/foraging.py and spawn.py and return the same bits. No product of real numbers
+// is added to anything, so that there is nothing to fuse.
 #include <algorithm>
 #include <initializer_list>
 #include "memory.hpp"
@@ -9,8 +9,8 @@
 namespace coterie {
 namespace {
 
-constexpr int64_t kFields = 64;        // environments that are read and written together
-constexpr int64_t kManyFields = 1024;  // environments above which several threads are worth it
+constexpr int64_t kFields = 64;       // environments that are read and written together
+constexpr int64_t kManyFields = 512;  // environments above which several threads are worth it
 
 // Tensors of the state, with environments in the last axis: players [2, P, B], levels [P, B], food [2, F, B],
 // food_level [F, B], spawned [B].
@@ -508,8 +508,8 @@ COTERIE_API void coterie_foraging_step_f32(const int64_t* n, const double* c, vo
 }
 
 // n: the numbers of `Rules` in their order; max_food_level is 0 for the sum of the three lowest levels.
-// p: addresses of the noise, of the rules that vary in their order, of the results, and of a number that is set to 1 for
-//    an invalid size, else to 0.
+// p: addresses of the noise, of the rules that vary in their order, of the results, and of a number that is set to 1
+//    for an invalid size, else to 0.
 COTERIE_API void coterie_foraging_spawn_f32(const int64_t* n, void* const* p, int threads) {
   coterie::Rules r{};
   for (int64_t* number : {&r.envs, &r.side, &r.players, &r.foods, &r.size, &r.present, &r.min_player_level,
