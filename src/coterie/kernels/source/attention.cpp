@@ -64,6 +64,19 @@ Kept<T> kept_from(const Team<T>& s, T* all, int64_t m, int64_t samples) {
           normed + samples * queries * s.units + m * queries};
 }
 
+// Sets the numbers of samples that do not exist, so that all of them are the same in every call.
+template <class T>
+void clear_rest(const Team<T>& s, T* all) {
+  constexpr int W = kWidth<T>;
+  const int64_t whole = ceil_div(s.samples, W) * W, groups = padded<T>(s.samples) - whole;
+  const int64_t rest = padded<T>(s.samples) - s.samples, queries = s.queries();
+  const Kept<T> after = kept_from(s, all, whole, s.samples), end = kept_from(s, all, s.samples, s.samples);
+  std::memset(after.projected, 0, size_t(groups * s.entities * 3 * s.units) * sizeof(T));
+  std::memset(after.weights, 0, size_t(groups * queries * s.scores()) * sizeof(T));
+  std::memset(end.normed, 0, size_t(rest * queries * s.units) * sizeof(T));
+  std::memset(end.scales, 0, size_t(rest * queries) * sizeof(T));
+}
+
 // The sums of the numbers of each of W vectors, which are overwritten.
 template <class T>
 inline Vec<T> sums_of_each(Vec<T>* x) {
@@ -506,6 +519,7 @@ template <class T>
 void attention_forward(const Team<T>& s, T* out, T* saved, int threads) {
   constexpr int W = kWidth<T>;
   const int64_t tile = s.tile(), units = s.units, width = 3 * units, queries = s.queries();
+  if (saved != nullptr) clear_rest(s, saved);
   parallel_for({ceil_div(s.samples, tile), threads}, [&] { return TeamWork<T>(s, saved != nullptr); },
                [&](int64_t task, TeamWork<T>& work) {
     const int64_t start = task * tile, count = s.samples - start < tile ? s.samples - start : tile;
