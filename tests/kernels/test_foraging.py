@@ -23,6 +23,7 @@ VARIANTS = [
     ("grid-2s-6x6-3p-2f-pen", {"episode_limit": 13, "action_mask": True}),
     ("grid-8x8-3p-4f", {"observe_agent_levels": False}),
     ("64x64-3p-64f", {"episode_limit": 10}),
+    ("70x70-20p-64f", {"episode_limit": 30}),  # initial states by PyTorch
 ]
 VARYING = {
     "size": {"integers": [4, 6]},

@@ -19,8 +19,8 @@ from coterie.kernels import native
 FIELDS = ("players", "levels", "food", "food_level", "spawned")
 """Entries of the state that the kernels read and write."""
 
-_MAX_SIDE = 64
-"""Squares of a row are bits of one number."""
+MAX_SIDE = 64
+"""Side length of the largest field that initial states are drawn for: the squares of a row are bits of one number."""
 
 
 @dataclass(frozen=True)
@@ -201,8 +201,8 @@ def foraging_spawn(
         TypeError: If a tensor has another type or device.
         ValueError: If a tensor has another shape, or `side` is above 64.
     """
-    if side > _MAX_SIDE:
-        raise ValueError(f"foraging_spawn: side={side}, expected at most {_MAX_SIDE}.")
+    if side > MAX_SIDE:
+        raise ValueError(f"foraging_spawn: side={side}, expected at most {MAX_SIDE}.")
     envs = len(noise)
     varying = (rules.size, rules.foods, rules.max_player_level, rules.coop)
     tensors = [x if isinstance(x, Tensor) else None for x in varying]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.envs.worlds.world import State
 from coterie.kernels import native, switch
-from coterie.kernels.foraging import Rules, foraging_spawn
+from coterie.kernels.foraging import MAX_SIDE, Rules, foraging_spawn
 
 REACH = (1, 2)
 """Food keeps a distance from other food: not within the first number of squares in both axes, and not within the second
@@ -34,8 +34,9 @@ def spawn(noise: Tensor, rules: Rules, side: int, players: int, foods: int) -> S
         players: Number of agents.
         foods: Number of food items for which the state has room.
     """
-    if switch.on and noise.dtype is torch.float32 and native.is_supported(noise) and not native.is_traced(noise):
-        return foraging_spawn(noise, rules, side, players, foods, reach=REACH)
+    if switch.on and side <= MAX_SIDE and noise.dtype is torch.float32 and native.is_supported(noise):
+        if not native.is_traced(noise):
+            return foraging_spawn(noise, rules, side, players, foods, reach=REACH)
     places, levels, food_places, food_levels = noise.split((players, players, foods, foods), 1)
     squares, width = _draw_players(places, rules.size, side), _per_env(rules.size)
     rows, columns = squares // width, squares % width
