@@ -433,7 +433,7 @@ def test_an_error_of_the_step_is_raised(before: int):
         regression.take(1)
 
 
-def test_steps_by_kernels_use_one_thread_of_pytorch():
+def test_steps_by_kernels_use_one_thread_of_pytorch_unless_samples_are_large():
     counts = []
 
     def count(loss: Tensor, *_: Any) -> Tensor:
@@ -444,11 +444,12 @@ def test_steps_by_kernels_use_one_thread_of_pytorch():
     torch.set_num_threads(2)
     try:
         Regression(count, by_kernels=True).take(1)
+        Regression(count, by_kernels=True).take(1, rows=(100_000,))
         Regression(count).take(1)
         after = torch.get_num_threads(), native.num_threads()
     finally:
         torch.set_num_threads(before)
-    assert [*counts, after] == [(1, 2), (2, 2), (2, 2)]
+    assert [*counts, after] == [(1, 2), (2, 2), (2, 2), (2, 2)]
 
 
 @pytest.mark.parametrize(
