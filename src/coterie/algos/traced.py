@@ -22,7 +22,8 @@ _MOST_COUNTED = 1000
 """Kinds of steps that are counted."""
 _MOST_NUMBERS = 1 << 18
 """Numbers of the largest tensor of a sample up to which PyTorch uses one thread beside kernels. On two cores, MAPPO on
-simple_spread was faster by 5% with one of 128 environments (45,000 numbers), and slower by 3% with 1,024 (360,000)."""
+simple_spread is 5% faster with one for 128 environments (45,000 numbers), and as fast with either for 1,024 (360,000),
+where more cores than two can share an operation."""
 
 
 class TracedStep(Generic[Result]):

@@ -34,9 +34,9 @@ def spawn(noise: Tensor, rules: Rules, side: int, players: int, foods: int) -> S
         players: Number of agents.
         foods: Number of food items for which the state has room.
     """
-    if switch.on and side <= MAX_SIDE and noise.dtype is torch.float32 and native.is_supported(noise):
-        if not native.is_traced(noise):
-            return foraging_spawn(noise, rules, side, players, foods, reach=REACH)
+    by_kernel = switch.on and side <= MAX_SIDE and noise.dtype is torch.float32
+    if by_kernel and native.is_supported(noise) and not native.is_traced(noise):
+        return foraging_spawn(noise, rules, side, players, foods, reach=REACH)
     places, levels, food_places, food_levels = noise.split((players, players, foods, foods), 1)
     squares, width = _draw_players(places, rules.size, side), _per_env(rules.size)
     rows, columns = squares // width, squares % width
