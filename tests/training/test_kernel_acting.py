@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from coterie.config.samplers import Uniform
 from coterie.core.tree import tree_map
 from coterie.envs.make import make
 from coterie.envs.worlds.world import WorldEnv
@@ -82,16 +83,36 @@ def test_greedy_actions_are_those_of_the_policy(case):
             assert_equal([actor.act(then, state, {}, "greedy")], [policy.act(then, state, {}, "greedy")])
 
 
-def test_only_steps_that_end_or_begin_an_episode_are_taken_one_by_one(monkeypatch):
+def test_only_worlds_without_a_kernel_for_rollouts_are_stepped_one_by_one(monkeypatch):
     collector, calls = collector_of("logits"), []
     step = WorldEnv.step
     monkeypatch.setattr(WorldEnv, "step", lambda env, action: (calls.append(env), step(env, action))[1])
     collector.advance(16)  # two episodes of seven steps and a final timestep each
-    assert len(calls) == 4
-    world = collector.env.world
-    world.several_steps = None
+    assert not calls
+    collector.env.world.several_steps = None
     collector.advance(3)
-    assert len(calls) == 7
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("ends", ["varying parameters", "terminate at the limit"])
+def test_episodes_begin_with_parameters_of_their_own_and_end_as_the_world_says(ends):
+    found = []
+    for traced in (True, False):
+        collector = collector_of("inputs of Q")
+        if ends == "varying parameters":
+            collector.env.set_samplers(
+                {
+                    "local_ratio": Uniform(uniform=(0.1, 0.9)),
+                    "damping": Uniform(uniform=(0.1, 0.5)),
+                    "collision_cost": Uniform(uniform=(1, 3)),
+                }
+            )
+        else:
+            collector.env.world.terminate_at_limit = True
+        if not traced:
+            collector._collect._traced = lambda policies: {**policies}
+        found.append(collected(collector))
+    assert_equal(*found)
 
 
 def test_episodes_out_of_phase_end_at_their_own_limits():

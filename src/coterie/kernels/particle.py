@@ -248,49 +248,68 @@ def _addresses(constants: ParticleConstants, inputs: StepInputs, out: StepOutput
 
 
 class SeveralSteps(NamedTuple):
-    """Arguments of the C function for steps in which no episode begins or ends, and memory of their results.
+    """Arguments of the C function for steps, and memory of their results.
 
     Attributes:
         sizes, numbers: Of the world.
-        addresses: Arguments of the first step.
-        flat: State after each step [T, F, B].
+        episodes: Addresses of the arguments of a step in the present episode, then in the episode of each step [1 + T].
+            The first step of another episode does not move anything, but leads to the state that these arguments have.
+        flat: The present state, and that after each step [1 + T, F, B].
         coasting: Velocity after damping and contact, after the last two steps [2, 2, M, B].
         returns: Sum of each agent's rewards, after the last two steps [2, N, B].
-        obs: Observations of all agents after each step [T, B, D].
+        obs: Observations of all agents [1 + T, B, D], of which the first are not written.
         reward: Of each step [T, B, N].
+        counts: Number of covered landmarks and of pairs in contact after each step [T, 2, B].
         kept: Tensors and arrays at the addresses.
     """
 
     sizes: array[int]
     numbers: array[float]
-    addresses: array[int]
+    episodes: array[int]
     flat: Tensor
     coasting: Tensor
     returns: Tensor
     obs: Tensor
     reward: Tensor
+    counts: Tensor
     kept: tuple[Any, ...]
 
 
-def several_steps(constants: ParticleConstants, inputs: StepInputs, steps: int) -> SeveralSteps | None:
-    """Prepares steps whose actions are choices of one role's agents; None for other worlds, or without reward and
-    observations.
+def several_steps(
+    constants: ParticleConstants, inputs: Sequence[StepInputs], observed: Sequence[Tensor], final: Sequence[bool]
+) -> SeveralSteps:
+    """Prepares steps of a world with reward and observations whose actions are choices of one role's agents.
+
+    Args:
+        constants: Of the world.
+        inputs: Of the present state, and of the initial states of the episodes that begin.
+        observed: Observations of the initial states, contiguous.
+        final: [1 + T], True at timesteps from which a step leads to the next initial state.
     """
-    tables, observations, reward = constants.actions, constants.observations, constants.reward
-    if tables is None or observations is None or reward is None or reward.terminates or len(tables.agents) != 1:
-        return None
-    flat, envs, agents = inputs.flat, len(inputs.flat), reward.agents
-    out = _empty(constants, inputs, envs)
-    invalid = native.integers(0)
+    assert constants.observations is not None
+    assert constants.reward is not None
+    flat, steps, agents = inputs[0].flat, len(final) - 1, constants.reward.agents
+    envs, columns, invalid = len(flat), len(constants.observations.terms) - 1, native.integers(0)
+    episodes = []
+    for own, obs in zip(inputs, (None, *observed), strict=True):
+        read = StepOutputs(own.flat, own.coasting, own.returns, None, None, obs, None, None, None)
+        episodes.append(_addresses(constants, own, read, invalid))
+    number, places = 0, [episodes[0].buffer_info()[0]]
+    for is_final in final[:-1]:
+        number += is_final
+        places.append(episodes[number].buffer_info()[0])
+    states = flat.new_empty(1 + steps, constants.rows, envs)
+    states[0].copy_(flat.T)
     return SeveralSteps(
         *constants.arrays(envs),
-        _addresses(constants, inputs, out, invalid),
-        flat=flat.new_empty(steps, constants.rows, envs),
+        episodes=native.addresses(*places),
+        flat=states,
         coasting=flat.new_empty(2, 2, constants.movers, envs),
         returns=flat.new_empty(2, agents, envs),
-        obs=flat.new_empty(steps, envs, len(observations.terms) - 1),
+        obs=flat.new_empty(1 + steps, envs, columns),
         reward=flat.new_empty(steps, envs, agents),
-        kept=(constants, inputs, out, invalid),
+        counts=flat.new_empty(steps, 2, envs),
+        kept=(constants, inputs, observed, episodes, invalid),
     )
 
 

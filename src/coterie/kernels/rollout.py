@@ -130,7 +130,7 @@ class PreparedActor:
         """Acts once; with a world acts and steps as often as it says, and writes the results of steps to it.
 
         Args:
-            inputs: Of the first timestep. The world's other timesteps have no masks and are not the first ones.
+            inputs: Of the first timestep. The world's other timesteps have no masks.
             noise: Contiguous noise [B, N, ..] of each timestep; None for the most likely actions.
             world: Steps of a world.
 
@@ -138,7 +138,7 @@ class PreparedActor:
             TypeError: If inputs have another type.
             ValueError: If they have another shape, or not what the network reads.
         """
-        obs, steps = inputs.obs, 1 if world is None else len(world.flat)
+        obs, steps = inputs.obs, 1 if world is None else len(world.reward)
         self._check(inputs, noise, steps)
         (envs, agents, components), h, last = self._shape, inputs.h, inputs.last
         out = Acted(
@@ -150,10 +150,10 @@ class PreparedActor:
         kept = [None if x is None else x.contiguous() for x in inputs]
         obs_at, first_at, mask_at, h_at, last_at = _pointers(*kept)
         noises = None if noise is None else native.pointers(noise)
-        of_world: list[int | None] = [None] * 8
+        of_world: list[int | None] = [None] * 9
         if world is not None:
-            of_world = [x.buffer_info()[0] for x in (world.addresses, world.sizes, world.numbers)]
-            of_world += _pointers(world.flat, world.coasting, world.returns, world.obs, world.reward)
+            of_world = [x.buffer_info()[0] for x in (world.episodes, world.sizes, world.numbers)]
+            of_world += _pointers(world.flat, world.coasting, world.returns, world.obs, world.reward, world.counts)
         addresses = native.addresses(
             *(obs_at, first_at, mask_at, *self._scale, h_at, last_at, *self._constants),
             None if noises is None else noises.buffer_info()[0],

@@ -21,7 +21,7 @@ from coterie.kernels import switch
 from coterie.policies.base import Mode, Policy
 from coterie.training.kernel_acting import collect_by_kernel, kernel_actor
 from coterie.training.traced_acting import TracedActor, can_be_traced
-from coterie.training.trajectory import Actor, Trajectory, TrajectoryInPieces, Watch, collect
+from coterie.training.trajectory import Actor, StackedTrajectory, Trajectory, Watch, collect
 
 
 class CollectFunction:
@@ -47,7 +47,7 @@ class CollectFunction:
         noise: dict[str, list[Tree]],
         modes: dict[str, Mode],
         watch: Watch | None = None,
-    ) -> Trajectory | TrajectoryInPieces:
+    ) -> Trajectory | StackedTrajectory:
         """Arguments as those of `collect`.
 
         Raises:

@@ -33,7 +33,7 @@ from coterie.training.rollout_builder import (
     unset_lost,
     zero_invisible_obs,
 )
-from coterie.training.trajectory import Actor, StackedTrajectory, Watch, inference_context
+from coterie.training.trajectory import Actor, StackedTrajectory, Trajectory, Watch, inference_context
 
 declare(
     Metric(
@@ -118,7 +118,7 @@ class Collector:
                 modes=modes,
                 watch=self.watch,
             )
-        trajectory = collected.stacked(self.env.spec)
+        trajectory = collected.stacked(self.env.spec) if isinstance(collected, Trajectory) else collected
         self._timestep = now = tree_map(contiguous, trajectory.last)
         self._hidden_state = tree_map(contiguous, trajectory.hidden_state)
         self._collected += steps

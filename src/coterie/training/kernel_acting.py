@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from coterie.core import precision
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, HiddenState, Timestep
-from coterie.envs.contract.vector import VectorEnv, step_env
+from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.worlds.world import WorldEnv
 from coterie.kernels.particle import SeveralSteps
 from coterie.kernels.rollout import Acted, Actor, Inputs, Layers, PreparedActor, has_kernel
@@ -21,7 +21,7 @@ from coterie.nets.team import BlockNetwork, ObservationNormalizer, RunningScale
 from coterie.policies.base import Mode, Policy
 from coterie.policies.epsilon_greedy import LAST, EpsilonGreedyPolicy
 from coterie.policies.stochastic import StochasticPolicy
-from coterie.training.trajectory import TrajectoryInPieces, team_view
+from coterie.training.trajectory import StackedTrajectory
 
 
 class KernelActor:
@@ -151,35 +151,18 @@ def collect_by_kernel(
     *,
     noise: dict[str, list[Tree]],
     modes: dict[str, Mode],
-) -> TrajectoryInPieces | None:
-    """Does what `collect` does in a built-in world, by the kernel between ends of episodes; None if it cannot."""
-    if len(actors) != 1 or not isinstance(env, WorldEnv) or env.world.several_steps is None or timestep.action_mask:
+) -> StackedTrajectory | None:
+    """Does what `collect` does in a built-in world by one call of the kernel; None if it cannot."""
+    if len(actors) != 1 or not isinstance(env, WorldEnv) or timestep.action_mask:
         return None
     ((name, actor),) = actors.items()
     if not isinstance(actor, KernelActor) or not actor.team.is_entire_env or actor.prepared(timestep) is None:
         return None
-    own_noise, mode, state = noise[name], modes[name], hidden_state[name]
-    found, now = TrajectoryInPieces([in_time(timestep)], timestep, hidden_state), timestep
-    while (t := len(found.metrics)) < len(own_noise):
-        world = env.several_steps(len(own_noise) - t)
+    with torch.inference_mode(False), torch.no_grad():
+        world = env.several_steps(len(noise[name]))
         if world is None:
-            action, state, extra = actor.act(team_view(actor.team, now), state, own_noise[t], mode)
-            step, now = step_env(env, action)
-            metrics = [step.metrics]
-            then, step, action, extra = in_time((now, replace(step, metrics={}), action, extra))
-        else:
-            count = len(world.arguments.flat)
-            action, state, extra = actor.advance(world.arguments, now, state, own_noise[t : t + count], mode)
-            step, then = env.take_several(world)
-            now, metrics = tree_map(lambda x: x[-1], then), [step.metrics] * count
-            step = replace(step, metrics={})
-        found.timesteps.append(then)
-        found.pieces.append((step, action, {name: extra}))
-        found.metrics += metrics
-    found.last, found.hidden_state = now, {name: state}
-    return found
-
-
-def in_time(tree: Tree) -> Tree:
-    """Returns a tree of tensors [B, ..] with a time axis of length one."""
-    return tree_map(lambda x: x.unsqueeze(0), tree)
+            return None
+        actions, state, extras = actor.advance(world.arguments, timestep, hidden_state[name], noise[name], modes[name])
+        timesteps, steps, metrics = env.take_several(world, timestep)
+        last = tree_map(lambda x: x[-1], timesteps)
+    return StackedTrajectory(timesteps, last, steps, metrics, actions, {name: extras}, {name: state})

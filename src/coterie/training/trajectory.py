@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +16,7 @@ from gymnasium.spaces import flatdim
 from torch import Tensor
 
 from coterie.core.specs import EnvSpec, TeamSpec
-from coterie.core.tree import Tree, tree_map
+from coterie.core.tree import Tree
 from coterie.core.types import Action, HiddenState, Step, Timestep
 from coterie.envs.contract.partial_step import EnvPart, concat_envs, concat_steps, env_parts, split_envs
 from coterie.envs.contract.vector import VectorEnv
@@ -105,35 +105,6 @@ class StackedTrajectory:
     extras: dict[str, Tree]
     hidden_state: dict[str, Tree]
     lost: Tensor | None = None
-
-
-@dataclass
-class TrajectoryInPieces:
-    """T steps of all environments in pieces with a time axis each, without lost steps.
-
-    Attributes:
-        timesteps: The first timestep [1, B, ..], and those of each piece [t, B, ..].
-        pieces: Outcomes without metrics, actions by role, and outputs of the policies by team [t, B, ..].
-        metrics: Metrics of the environments by name [B], T entries.
-        last: The last timestep [B, ..].
-        hidden_state: Hidden states by team after the last timestep that was acted on.
-    """
-
-    timesteps: list[Timestep]
-    last: Timestep
-    hidden_state: dict[str, Tree]
-    pieces: list[tuple[Step, dict[str, Tree], dict[str, Tree]]] = field(default_factory=list)
-    metrics: list[dict[str, Tensor]] = field(default_factory=list)
-
-    def stacked(self, spec: EnvSpec) -> StackedTrajectory:
-        """Returns the trajectory with one time axis."""
-        timesteps = _joined(self.timesteps)
-        steps, actions, extras = _joined(self.pieces)
-        return StackedTrajectory(timesteps, self.last, steps, self.metrics, actions, extras, self.hidden_state)
-
-
-def _joined(trees: list[Tree]) -> Tree:
-    return tree_map(lambda *parts: torch.cat(parts), *trees)
 
 
 def collect(

@@ -67,9 +67,10 @@ class EpisodeStarts:
             return None
         return self.own <= self.clock - self._limit
 
-    def before_limit(self) -> float:
-        """Returns the steps from now on in which no episode reaches the time limit, on the CPU; infinity without."""
-        return self._limit - 1 - (int(self.clock) - self.earliest)
+    @property
+    def together(self) -> bool:
+        """True if the present episodes of all ranks began at the same time, on the CPU."""
+        return bool((self._starts == self.earliest).all())
 
     def end(self, final: Tensor, *, by_task: bool) -> None:
         """Ends episodes.

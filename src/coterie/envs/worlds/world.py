@@ -20,7 +20,7 @@ from coterie.core.types import Action, Step, Timestep
 from coterie.envs.contract.captured import CapturableEnv
 from coterie.envs.contract.parameters import Parameter, RandomizableEnv, samplers_within_ranges
 from coterie.envs.worlds.episode_starts import EpisodeStarts
-from coterie.kernels import switch
+from coterie.kernels import native, switch
 from coterie.ranks.ranks import ONE, Ranks
 
 State = dict[str, Tensor]
@@ -70,15 +70,20 @@ Advanced = tuple[State, Outcome, Observation]
 
 @dataclass(frozen=True)
 class SeveralSteps:
-    """T steps of a world in which no episode ends or begins, prepared for a kernel that also acts.
+    """T steps of a world, prepared for a kernel that also acts.
 
     Attributes:
         arguments: What the kernel reads and writes, see `coterie.kernels.rollout`.
-        results: Returns the state after the steps, and observations [T, B, ..].
+        results: Returns the state after the steps, and observations [T + 1, B, ..], the first of which is copied from
+            the tensors by role [B, n, ..] that it is called with.
+        metrics: Returns the metrics [B] of a step by name.
+        final: T + 1 flags, True at timesteps that are the last of an episode in every environment.
     """
 
     arguments: Any
-    results: Callable[[], tuple[State, Observation]]
+    results: Callable[[dict[str, Tensor]], tuple[State, Observation]]
+    metrics: Callable[[int], dict[str, Tensor]]
+    final: Sequence[bool]
 
 
 FusedStep = Callable[[State, dict[str, Action], Tensor | None, State | None], Advanced | None]
@@ -99,8 +104,9 @@ class World(ABC):
             entries is enough.
         fused_step: function that does the work of `step`, of starting new episodes and of `observe` by a kernel, or
             None. It returns None if there is no kernel for the type or the device.
-        several_steps: function of a state and a number of steps that prepares these for a kernel which also acts, or
-            None. It returns None if there is no kernel. Only the time limit may end episodes of such a world.
+        several_steps: function that prepares steps for a kernel which also acts, or None. Its arguments are the present
+            state followed by initial states, and the `SeveralSteps.final` flags: a step from a final timestep leads to
+            the next initial state. Only the time limit may end episodes of such a world.
         cuda_graphs: False if `reset`, `step` or `observe` read tensors on the host or copy any to the device, so that
             they cannot be captured as part of a CUDA graph.
     """
@@ -112,7 +118,7 @@ class World(ABC):
     parameters: Mapping[str, Parameter] = MappingProxyType({})
     apply_parameters: Callable[[State], State] | None = None
     fused_step: FusedStep | None = None
-    several_steps: Callable[[State, int], SeveralSteps | None] | None = None
+    several_steps: Callable[[Sequence[State], Sequence[bool]], SeveralSteps] | None = None
     cuda_graphs: bool = True
 
     @abstractmethod
@@ -221,40 +227,60 @@ class WorldEnv(RandomizableEnv, CapturableEnv):
         first = self._no_envs if resetting is None else resetting
         return step, self._timestep(first, observation, outcome.agent_terminated)
 
-    def several_steps(self, most: int) -> SeveralSteps | None:
-        """Prepares up to `most` steps in which no episode ends or begins; None if there are none, or no kernel."""
-        if not switch.on or self.world.several_steps is None or self._final is not self._no_envs or not self._on_host:
-            return None
-        count = int(min(most, self._starts.before_limit()))
-        return self.world.several_steps(self._state, count) if count > 0 else None
+    def several_steps(self, steps: int) -> SeveralSteps | None:
+        """Prepares steps, which a kernel that also acts has to take.
 
-    def take_several(self, steps: SeveralSteps) -> tuple[Step, Timestep]:
-        """Returns the results [T, B, ..] of steps that `several_steps` has prepared and the kernel has taken.
-
-        Metrics are those of a single step. No episode ends or begins.
+        Returns None if there is no kernel, or if episodes end at different timesteps.
         """
-        self._state, observation = steps.results()
-        count = len(steps.arguments.reward)
-        self._starts.clock += count
-        no_agents, no_envs = (x.expand(count, *x.shape) for x in (self._no_agents, self._no_envs))
+        if not switch.on or self.world.several_steps is None or not self._on_host or not self._starts.together:
+            return None
+        if (self._may_reset and self._final is not self._all_envs) or not native.is_supported(*self._state.values()):
+            return None
+        states, final = [self._state], [self._final is self._all_envs]
+        for _ in range(steps):
+            self._starts.clock += 1
+            if final[-1]:
+                states.append(self._initial_state())
+                self._starts.restart()
+            final.append(self._starts.at_limit() is not None)
+        self._final, self._may_reset = self._all_envs if final[-1] else self._no_envs, final[-1]
+        if self._may_reset:
+            self._starts.end(self._final, by_task=False)
+        return self.world.several_steps(states, final)
+
+    def take_several(self, steps: SeveralSteps, now: Timestep) -> tuple[Timestep, Step, list[dict[str, Tensor]]]:
+        """Returns the results of steps that `several_steps` has prepared and the kernel has taken.
+
+        Args:
+            steps: The steps.
+            now: The timestep before them.
+
+        Returns:
+            Timesteps [T + 1, B, ..]; outcomes of the steps [T, B, ..] without metrics; and T entries with metrics.
+        """
+        self._state, observation = steps.results(now.obs)
+        count, shape = len(steps.final) - 1, (len(steps.final) - 1, self.num_envs, self._n)
+        final = torch.tensor(steps.final).unsqueeze(-1).repeat(1, self.num_envs)
+        ended, never = final[1:], self._no_envs.expand(count, -1)
+        terminated, truncated = (ended, never) if self.world.terminate_at_limit else (never, ended)
         step = Step(
             reward=steps.arguments.reward,
             group_reward=self._no_group_reward.expand(count, -1, -1),
-            terminated=no_agents,
-            truncated=no_agents,
-            episode_terminated=no_envs,
-            episode_truncated=no_envs,
-            metrics=self._no_metrics,
+            terminated=terminated.unsqueeze(-1).expand(shape),
+            truncated=truncated.unsqueeze(-1).expand(shape),
+            episode_terminated=terminated,
+            episode_truncated=truncated,
+            metrics={},
         )
         timestep = Timestep(
             obs=observation.obs,
             action_mask={},
             state=observation.state,
-            alive=self._all_agents.expand(count, -1, -1),
-            first=no_agents,
-            acted=self._all_envs.expand(count, -1),
+            alive=self._all_agents.expand(count + 1, -1, -1),
+            first=torch.cat((now.first.unsqueeze(0), final[:-1].unsqueeze(-1).expand(shape))),
+            acted=~final,
         )
-        return step, timestep
+        return timestep, step, [steps.metrics(t) if steps.final[t + 1] else self._no_metrics for t in range(count)]
 
     def _advance(
         self, action: dict[str, Action], noise: Tensor | None, resetting: Tensor | None, initial: State | None

@@ -1,5 +1,5 @@
-// Several timesteps of a policy in a particle world in which no episode begins or ends. It calls the functions that act
-// and step one at a time, so that the results are theirs.
+// Several timesteps of a policy in a particle world in which all environments' episodes begin and end together. It calls
+// the functions that act and step one at a time, so that the results are theirs.
 #include "memory.hpp"
 #include "pool.hpp"
 
@@ -49,10 +49,14 @@ struct RolloutData {
   const T* const* noise;  // of each timestep
   int64_t* action;        // [T, B, N, K]
   T *log_prob, *h_after, *last_after;
-  void* const* world;  // null to act only; arguments of a step; those that differ between steps are replaced
+  // Null to act only. Arguments of a step in the present episode, then in that of each step; those that differ between
+  // steps are replaced. In the first step of another episode they are its initial state, which is observed.
+  void* const* const* episodes;
   const int64_t* world_sizes;
   const double* world_numbers;
-  T *flat, *coasting, *returns, *after_obs, *reward;  // of each step; of `coasting` and `returns` the last one
+  // Of the first timestep and after each step: the state and the observations, the first of which are not here; after the
+  // last two steps: `coasting` and `returns`; of each step: the others.
+  T *flat, *coasting, *returns, *after_obs, *reward, *counts;
 };
 
 // The index of the highest number, the first NaN if there is one. Where `mask` is False the number is `lowest`.
@@ -74,8 +78,7 @@ class Rollout {
   Rollout(const RolloutSizes& n, const RolloutData<T>& d, T epsilon, T clip, int threads)
       : n_(n), d_(d), epsilon_(epsilon), clip_(clip), threads_(threads), x_(n.rows() * n.inputs),
         features_(n.rows() * n.features), hidden_(2 * n.rows() * n.hidden), out_(n.rows() * n.columns),
-        last_(n.rows() * n.last), no_first_(n.rows()), sample_sizes_(4 + n.components) {
-    std::memset(no_first_.get(), 0, size_t(n.rows()));
+        last_(n.rows() * n.last), first_(n.rows()), sample_sizes_(4 + n.components) {
     int64_t* s = sample_sizes_;
     s[0] = n.rows(), s[1] = n.columns, s[2] = n.components, s[3] = n.columns;
     for (int64_t k = 0; k < n.components; k++) s[4 + k] = n.choices[k];
@@ -84,8 +87,12 @@ class Rollout {
 
   void run() {
     for (int64_t t = 0; t < n_.steps; t++) {
-      act(t, t == 0 ? d_.obs : d_.after_obs + (t - 1) * n_.rows() * n_.observed);
-      if (d_.world != nullptr) step(t);
+      if (t == 0)
+        std::memcpy(first_, d_.first, size_t(n_.rows()));
+      else
+        std::memset(first_, begins(t - 1), size_t(n_.rows()));
+      act(t, t == 0 ? d_.obs : d_.after_obs + t * n_.rows() * n_.observed);
+      if (d_.episodes != nullptr) step(t);
     }
     if (n_.hidden > 0) std::memcpy(d_.h_after, hidden(n_.steps - 1), size_t(n_.rows() * n_.hidden) * sizeof(T));
     if (n_.last > 0) std::memcpy(d_.last_after, last_.get(), size_t(n_.rows() * n_.last) * sizeof(T));
@@ -94,16 +101,18 @@ class Rollout {
  private:
   T* hidden(int64_t t) { return hidden_ + t % 2 * n_.rows() * n_.hidden; }
 
+  // True if the step leads to the initial state of another episode.
+  bool begins(int64_t t) const { return d_.episodes[t + 1] != d_.episodes[t]; }
+
   // What the network reads of each agent: its observation, its last action, and who it is.
-  const T* inputs(int64_t t, const T* obs) {
+  const T* inputs(const T* obs) {
     if (n_.inputs == n_.observed && d_.mean == nullptr) return obs;
     for_rows([&](int64_t r) {
       const T* from = obs + r * n_.observed;
       T* to = x_ + r * n_.inputs;
       for (int64_t j = 0; j < n_.observed; j++) to[j] = d_.mean == nullptr ? from[j] : scaled(from[j], j);
       to += n_.observed;
-      const bool starts = t == 0 && d_.first[r];
-      for (int64_t j = 0; j < n_.last; j++) to[j] = starts ? T(0) : last_[r * n_.last + j];
+      for (int64_t j = 0; j < n_.last; j++) to[j] = first_[r] ? T(0) : last_[r * n_.last + j];
       to += n_.last;
       for (int64_t j = 0; j < n_.ids; j++) to[j] = T(j == r % n_.agents);
     });
@@ -126,13 +135,12 @@ class Rollout {
   }
 
   void act(int64_t t, const T* obs) {
-    const T* x = inputs(t, obs);
+    const T* x = inputs(obs);
     if (n_.hidden == 0) {
       Steps<T>::mlp(d_.body_sizes, x, d_.body, out_, nullptr, threads_);
     } else {
       Steps<T>::mlp(d_.body_sizes, x, d_.body, features_, nullptr, threads_);
-      const bool* first = t == 0 ? d_.first : no_first_.get();
-      Steps<T>::gru(d_.rnn_sizes, features_, first, t == 0 ? d_.h : hidden(t - 1), nullptr, d_.rnn[0], d_.rnn[1],
+      Steps<T>::gru(d_.rnn_sizes, features_, first_, t == 0 ? d_.h : hidden(t - 1), nullptr, d_.rnn[0], d_.rnn[1],
                     d_.rnn[2], d_.rnn[3], hidden(t), nullptr, nullptr, threads_);
       Steps<T>::mlp(d_.head_sizes, hidden(t), d_.head, out_, nullptr, threads_);
     }
@@ -171,28 +179,37 @@ class Rollout {
   // Replaces the arguments of a step that differ from those of the one before, see `read_data` in particle.cpp.
   void step(int64_t t) {
     constexpr int kFlat = 0, kCoasting = 1, kReturns = 2, kAfter = 17, kNextCoasting = 18, kNextReturns = 19,
-                  kObs = 22, kReward = 23, kChoices = 27;
+                  kObs = 22, kReward = 23, kCounts = 24, kChoices = 27;
     const int64_t* w = d_.world_sizes;
     const int64_t rows = 4 * w[1] + w[3] * w[4] + w[5], flat = rows * n_.envs, moving = 2 * w[1] * n_.envs;
+    const int64_t observed = n_.rows() * n_.observed;
+    T *after = d_.flat + (t + 1) * flat, *obs = d_.after_obs + (t + 1) * observed, *reward = d_.reward + t * n_.rows();
+    T *coasting = d_.coasting + t % 2 * moving, *returns = d_.returns + t % 2 * n_.rows();
     void* p[kChoices + 1];
-    std::memcpy(p, d_.world, sizeof p);
+    std::memcpy(p, d_.episodes[t + 1], sizeof p);
+    if (begins(t)) {
+      copy(p[kFlat], flat, after), copy(p[kCoasting], moving, coasting), copy(p[kReturns], n_.rows(), returns);
+      copy(p[kObs], observed, obs), std::memset(reward, 0, size_t(n_.rows()) * sizeof(T));
+      return;
+    }
     if (t > 0) {
-      p[kFlat] = d_.flat + (t - 1) * flat;
+      p[kFlat] = d_.flat + t * flat;
       p[kCoasting] = d_.coasting + (t - 1) % 2 * moving, p[kReturns] = d_.returns + (t - 1) % 2 * n_.rows();
     }
-    p[kAfter] = d_.flat + t * flat;
-    p[kNextCoasting] = d_.coasting + t % 2 * moving, p[kNextReturns] = d_.returns + t % 2 * n_.rows();
-    p[kObs] = d_.after_obs + t * n_.rows() * n_.observed, p[kReward] = d_.reward + t * n_.rows();
+    p[kAfter] = after, p[kNextCoasting] = coasting, p[kNextReturns] = returns, p[kObs] = obs, p[kReward] = reward;
+    p[kCounts] = d_.counts + t * 2 * n_.envs;
     p[kChoices] = d_.action + t * n_.rows() * n_.components;
     Steps<T>::world(w, d_.world_numbers, p, threads_);
   }
+
+  static void copy(const void* from, int64_t count, T* to) { std::memcpy(to, from, size_t(count) * sizeof(T)); }
 
   const RolloutSizes n_;
   const RolloutData<T> d_;
   const T epsilon_, clip_;
   const int threads_;
   Buffer<T> x_, features_, hidden_, out_, last_;
-  Buffer<bool> no_first_;
+  Buffer<bool> first_;  // where the hidden state is reset
   Buffer<int64_t> sample_sizes_;
 };
 
@@ -208,9 +225,10 @@ RolloutData<T> read_rollout(void* const* p) {
   d.body = lists(), d.rnn = lists(), d.head = lists(), d.noise = lists();
   d.action = static_cast<int64_t*>(*p++);
   d.log_prob = numbers(), d.h_after = numbers(), d.last_after = numbers();
-  d.world = static_cast<void* const*>(*p++);
+  d.episodes = static_cast<void* const* const*>(*p++);
   d.world_sizes = sizes(), d.world_numbers = static_cast<const double*>(*p++);
   d.flat = numbers(), d.coasting = numbers(), d.returns = numbers(), d.after_obs = numbers(), d.reward = numbers();
+  d.counts = numbers();
   return d;
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -167,10 +167,6 @@ class ParticleWorld(World):
         self.reset_noise_size, self.step_noise_size = noise.used, scenario.step_noise_size
         self._state_indices = self._make_state_indices() if with_state else {}
         self.spec = self._make_spec(config.episode_limit)
-        if scenario.walls is None and scenario.events is None:
-            self.fused_step = self._fused_step
-            if self._actions == "discrete":
-                self.several_steps = self._several_steps
         self._kernel = StepKernel(
             scenario,
             self.physics,
@@ -178,6 +174,10 @@ class ParticleWorld(World):
             decoder=self._decode_actions,
             observation_map=self._observation_map,
         )
+        if scenario.walls is None and scenario.events is None:
+            self.fused_step = self._fused_step
+            if self._actions == "discrete" and self._kernel.takes_several:
+                self.several_steps = self._several_steps
         self._sizes = [(role.name, role.n, math.prod(role.observation_space.shape or ())) for role in self.spec.roles]
 
     # ---------------------------------------------------------------------------------------- defined by scenarios
@@ -272,23 +272,25 @@ class ParticleWorld(World):
         observation = self.observe(after) if out.obs is None else self._observation(out.obs, out.flat)
         return after, Outcome(reward, terminated=terminated, metrics=metrics), observation
 
-    def _several_steps(self, state: State, steps: int) -> SeveralSteps | None:
+    def _several_steps(self, states: Sequence[State], final: Sequence[bool]) -> SeveralSteps:
         """See `World.several_steps`."""
-        by_kernel = self._kernel.several(state, steps)
-        if by_kernel is None:
-            return None
+        ((role, agents, size),), coverage = self._sizes, self.scenario.coverage
+        assert coverage is not None
+        observed = [self.observe(state).obs[role] for state in states[1:]]
+        steps = self._kernel.several(states, observed, final)
 
-        def results() -> tuple[State, Observation]:
-            last = (steps - 1) % 2
+        def results(obs: dict[str, Tensor]) -> tuple[State, Observation]:
+            last = len(final) % 2
+            steps.obs[0].copy_(obs[role].view(len(steps.obs[0]), agents * size))
             after = {
-                **state,
-                "flat": by_kernel.flat[-1].T,
-                "coasting_velocity": by_kernel.coasting[last].permute(2, 0, 1),
-                "returns": by_kernel.returns[last].T,
+                **states[-1],
+                "flat": steps.flat[-1].T,
+                "coasting_velocity": steps.coasting[last].permute(2, 0, 1),
+                "returns": steps.returns[last].T,
             }
-            return after, self._observation(by_kernel.obs, by_kernel.flat.transpose(1, 2))
+            return after, self._observation(steps.obs, steps.flat.transpose(1, 2))
 
-        return SeveralSteps(by_kernel, results)
+        return SeveralSteps(steps, results, lambda t: coverage.metrics(*steps.counts[t]), final)
 
     def _advance(
         self, state: State, flat: Tensor, coasting: Tensor, action: dict[str, Action], noise: Tensor | None

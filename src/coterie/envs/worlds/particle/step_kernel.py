@@ -79,12 +79,22 @@ class StepKernel:
         )
         return particle_step(self._constants_for(flat, thrust is None), inputs)
 
-    def several(self, state: State, steps: int) -> SeveralSteps | None:
-        """Prepares steps with discrete actions that neither end nor begin an episode; None if there is no kernel."""
-        flat = state["flat"]
-        if type(flat) is not Tensor or not native.is_supported(flat):
-            return None
-        return several_steps(self._constants_for(flat, tabled=True), self._inputs(state), steps)
+    @property
+    def takes_several(self) -> bool:
+        """True if `several` can be called."""
+        coverage, linear = self._scenario.coverage, self._scenario.linear_observations
+        return len(self._roles) == 1 and linear and coverage is not None and not coverage.terminates
+
+    def several(self, states: Sequence[State], observed: Sequence[Tensor], final: Sequence[bool]) -> SeveralSteps:
+        """Prepares steps with discrete actions.
+
+        Args:
+            states: the present state, and initial states of the episodes that begin.
+            observed: observations of the initial states [B, n, D].
+            final: True at timesteps from which a step leads to the next initial state, see `World.several_steps`.
+        """
+        constants = self._constants_for(states[0]["flat"], tabled=True)
+        return several_steps(constants, [self._inputs(state) for state in states], observed, final)
 
     def _inputs(self, state: State) -> StepInputs:
         """Returns what a step reads of the state."""
