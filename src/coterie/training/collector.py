@@ -33,7 +33,14 @@ from coterie.training.rollout_builder import (
     unset_lost,
     zero_invisible_obs,
 )
-from coterie.training.trajectory import Actor, StackedTrajectory, Trajectory, Watch, inference_context
+from coterie.training.trajectory import (
+    Actor,
+    StackedTrajectory,
+    Trajectory,
+    Watch,
+    inference_context,
+    multiplications,
+)
 
 declare(
     Metric(
@@ -77,6 +84,7 @@ class Collector:
         self.env, self.policies = env, dict(policies)
         self._seed = seed
         self._collect = CollectFunction(cuda_graphs)
+        self._work: tuple[float, float] | None = None
         self._collected = 0  # timesteps per environment since the start of the run
         self._noise = {name: generator(seed, "noise", name, device=env.device) for name in policies}
         self._others = OtherTeamsRecorder(env.spec, readers, seed, env.device, ranks)
@@ -108,7 +116,8 @@ class Collector:
         initial_hidden_state = {name: tree_map(torch.clone, hidden) for name, hidden in self._hidden_state.items()}
         noise = self._draw_noise(steps)
         modes: dict[str, Mode] = dict.fromkeys(self.policies, "explore")
-        with inference_context(self.env, self.policies.values()):
+        self._work = self._work or multiplications(self.env, self.policies.values())
+        with inference_context(self.env, self.policies.values(), self._work):
             collected = self._collect(
                 self.env,
                 self.policies,
@@ -203,6 +212,7 @@ class Collector:
 
     def set_policies(self, policies: dict[str, Policy]) -> None:
         """Replaces the policies of the given teams from the next rollout on, with fresh hidden states."""
+        self._work = None
         for name, policy in policies.items():
             self.policies[name], self._hidden_state[name] = policy, policy.initial_hidden_state(self.env.num_envs)
 
@@ -270,9 +280,9 @@ class Collector:
             NonFiniteError: If there is a NaN or infinity that counts. Names the environment, agent and step.
         """
         checked = (observed.obs, observed.state, outcome.reward, outcome.group_reward)
-        sums = [x.sum(dtype=torch.float32) for x in tree_leaves(checked) if x.is_floating_point()]
+        sums = [x.sum(dtype=torch.float32) for x in tree_leaves(checked) if x.is_floating_point() and x.numel()]
         rewards = [_largest_reward(policy.team, outcome) for policy in self.policies.values()]
-        counts = torch.stack([observed.acted[:-1].sum(), episode_end.sum()])
+        counts = torch.stack([observed.acted[:-1].count_nonzero(), episode_end.count_nonzero()])
         num_acted, num_ended, *read = torch.cat([counts.double(), torch.stack([*rewards, *sums]).double()]).tolist()
         if not all(map(math.isfinite, read)) or max(read[: len(rewards)], default=0.0) > LARGEST_REWARD:
             self._report_non_finite(observed, outcome, visible)

@@ -241,8 +241,11 @@ class EpisodeTracker:
         sums = torch.cat([reward, group_reward, acted.unsqueeze(-1)], -1).double()
         sums[0] += self._sums
         sums = sums.cumsum_(0)
-        ends = true_indices(episode_end.T.flatten(), num_ended)
-        env, step = ends // len(reward), ends % len(reward)
+        if num_ended is None or not episode_end.is_cuda:
+            env, step = episode_end.T.nonzero(as_tuple=True)
+        else:
+            ends = true_indices(episode_end.T.flatten(), num_ended)
+            env, step = ends // len(reward), ends % len(reward)
         totals = sums[step, env]  # includes the earlier episodes of this rollout, which are subtracted below
         if len(env):
             same_env = env[1:] == env[:-1]
@@ -275,17 +278,11 @@ class EpisodeTracker:
         self._sums = state["sums"].to(self._sums.device)
 
 
-def true_indices(mask: Tensor, count: int | None) -> Tensor:
-    """Returns the indices of the True entries of `mask` in ascending order, [count] int64.
+def true_indices(mask: Tensor, count: int) -> Tensor:
+    """Returns the indices of the True entries of `mask` [M] bool in ascending order, [count] int64.
 
-    A GPU computes them without a read by the host, for which `nonzero` would wait.
-
-    Args:
-        mask: Bool [M].
-        count: Number of True entries; None to read it.
+    `count` is their number. Unlike for `nonzero`, the host does not wait for a GPU.
     """
-    if count is None or not mask.is_cuda:
-        return mask.nonzero().squeeze(-1)
     place = torch.where(mask, mask.cumsum(0) - 1, count)  # False entries share the last place, which is dropped
     index = torch.arange(len(mask), device=mask.device)
     return torch.empty(count + 1, dtype=torch.int64, device=mask.device).scatter_(0, place, index)[:count]

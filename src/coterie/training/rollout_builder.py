@@ -61,10 +61,10 @@ def steps_done(acted: Tensor, before: Tensor) -> Tensor:
         acted: [T + 1, B] bool, False at the final timesteps of episodes.
         before: The same for the first timestep [B].
     """
-    index = torch.arange(len(acted), device=acted.device).unsqueeze(-1)
-    begins = torch.cat([torch.zeros_like(acted[:1]), ~acted[:-1]])
-    begin = torch.where(begins, index, -1).cummax(0).values
-    return torch.where(begin < 0, index + before, index - begin)
+    acted = acted[:-1]
+    count = acted.cumsum(0)
+    at_last_end = torch.where(acted, -before, count).cummax(0).values
+    return torch.cat([before.unsqueeze(0), count - at_last_end])
 
 
 def team_rollout(

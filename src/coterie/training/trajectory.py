@@ -215,15 +215,22 @@ million multiplications, in three turns of two threads each.
 
 
 @contextmanager
-def inference_context(env: VectorEnv, policies: Iterable[Policy]) -> Iterator[None]:
+def inference_context(
+    env: VectorEnv, policies: Iterable[Policy], work: tuple[float, float] | None = None
+) -> Iterator[None]:
     """Disables gradients and, where acting on one batch is little work, restricts PyTorch to one thread.
 
     Matrix products of a few dozen rows are finished before a second thread has taken its share. Kernels have a limit of
     their own.
+
+    Args:
+        env: Environments.
+        policies: Policies that act in them.
+        work: Their `multiplications`, if they are known.
     """
     threads, kernel_threads, single_thread = torch.get_num_threads(), native.num_threads(), False
     if env.device.type == "cpu" and max(threads, kernel_threads) > 1:
-        by_torch, by_kernels = _multiplications(env, policies)
+        by_torch, by_kernels = work or multiplications(env, policies)
         single_thread = by_torch <= _MAX_MULTIPLICATIONS
         kernel_threads = 1 if by_kernels <= _MAX_KERNEL_MULTIPLICATIONS else kernel_threads
     if single_thread:
@@ -236,7 +243,7 @@ def inference_context(env: VectorEnv, policies: Iterable[Policy]) -> Iterator[No
             torch.set_num_threads(threads)
 
 
-def _multiplications(env: VectorEnv, policies: Iterable[Policy]) -> tuple[float, float]:
+def multiplications(env: VectorEnv, policies: Iterable[Policy]) -> tuple[float, float]:
     """Returns the multiplications to act on one batch by PyTorch and by kernels; infinity if the batch itself is large.
 
     Every agent reads every weight once, but by kernels only its own one of the sets in weights [G, in, out].
