@@ -260,7 +260,7 @@ class WorldEnv(RandomizableEnv, CapturableEnv):
         """
         self._state, observation = steps.results(now.obs)
         count, shape = len(steps.final) - 1, (len(steps.final) - 1, self.num_envs, self._n)
-        final = torch.tensor(steps.final).unsqueeze(-1).repeat(1, self.num_envs)
+        final = torch.tensor(steps.final).unsqueeze(-1).expand(-1, self.num_envs)
         ended, never = final[1:], self._no_envs.expand(count, -1)
         terminated, truncated = (ended, never) if self.world.terminate_at_limit else (never, ended)
         step = Step(
