@@ -359,7 +359,8 @@ def test_samples_of_another_layout_or_type_have_traces_of_their_own():
     assert regression.calls == 2 * 2
 
 
-def test_more_than_eight_shapes_are_not_traced():
+def test_only_so_many_shapes_are_traced(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(traced_module, "_MOST_KINDS", 8)
     rows = tuple(range(1, 12))
     regression = assert_taken_as_usual(None, 2 * 8 + 2 * 3 + 3, count=33, rows=rows)
     assert len(regression.step._traced) == 8
