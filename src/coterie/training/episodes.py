@@ -12,6 +12,8 @@ from torch import Tensor
 from coterie.core.metrics import Metric, declare
 from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
 from coterie.functional.intervals import standard_error
+from coterie.kernels import episodes as kernel
+from coterie.kernels import switch
 
 _MAX_LISTED_AGENTS = 16
 """Teams with more agents than this get no return per agent in the metrics."""
@@ -238,23 +240,9 @@ class EpisodeTracker:
         """
         if lost is not None:
             episode_end = episode_end | lost
-        sums = torch.cat([reward, group_reward, acted.unsqueeze(-1)], -1).double()
-        sums[0] += self._sums
-        sums = sums.cumsum_(0)
-        if num_ended is None or not episode_end.is_cuda:
-            env, step = episode_end.T.nonzero(as_tuple=True)
-        else:
-            ends = true_indices(episode_end.T.flatten(), num_ended)
-            env, step = ends // len(reward), ends % len(reward)
-        totals = sums[step, env]  # includes the earlier episodes of this rollout, which are subtracted below
-        if len(env):
-            same_env = env[1:] == env[:-1]
-            before = torch.cat([torch.zeros_like(totals[:1]), torch.where(same_env[:, None], totals[:-1], 0.0)])
-            last_of_env = torch.cat([~same_env, same_env.new_ones(1)])
-            self._sums = sums[-1].index_add(0, env, torch.where(last_of_env[:, None], totals, 0.0), alpha=-1)
-            totals = totals - before
-        else:
-            self._sums = sums[-1].clone()
+        arguments = (reward, group_reward, acted, episode_end, self._sums)
+        found = kernel.sum_episodes(*arguments) if switch.on else None
+        self._sums, totals, env, step = _sum_episodes(*arguments, num_ended) if found is None else found
         returns, group_returns, length = totals.split([self._num_agents, self._num_groups, 1], -1)
         finished = FinishedEpisodes(
             returns=returns,
@@ -276,6 +264,28 @@ class EpisodeTracker:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state returned by `state_dict`."""
         self._sums = state["sums"].to(self._sums.device)
+
+
+def _sum_episodes(
+    reward: Tensor, group_reward: Tensor, acted: Tensor, ended: Tensor, before: Tensor, num_ended: int | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Does what `coterie.kernels.episodes.sum_episodes` does."""
+    sums = torch.cat([reward, group_reward, acted.unsqueeze(-1)], -1).double()
+    sums[0] += before
+    sums = sums.cumsum_(0)
+    if num_ended is None or not ended.is_cuda:
+        env, step = ended.T.nonzero(as_tuple=True)
+    else:
+        ends = true_indices(ended.T.flatten(), num_ended)
+        env, step = ends // len(reward), ends % len(reward)
+    totals = sums[step, env]  # includes the earlier episodes of this rollout, which are subtracted below
+    if not len(env):
+        return sums[-1].clone(), totals, env, step
+    same_env = env[1:] == env[:-1]
+    earlier = torch.cat([torch.zeros_like(totals[:1]), torch.where(same_env[:, None], totals[:-1], 0.0)])
+    last_of_env = torch.cat([~same_env, same_env.new_ones(1)])
+    after = sums[-1].index_add(0, env, torch.where(last_of_env[:, None], totals, 0.0), alpha=-1)
+    return after, totals - earlier, env, step
 
 
 def true_indices(mask: Tensor, count: int) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from coterie.core.specs import EnvSpec, TeamSpec
 from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, OtherTeams, Rollout, Step, Timestep
+from coterie.kernels import episodes, switch
 
 
 def lost_steps(steps: list[Step]) -> Tensor | None:
@@ -62,6 +63,9 @@ def steps_done(acted: Tensor, before: Tensor) -> Tensor:
         before: The same for the first timestep [B].
     """
     acted = acted[:-1]
+    found = episodes.steps_done(acted, before) if switch.on else None
+    if found is not None:
+        return found
     count = acted.cumsum(0)
     at_last_end = torch.where(acted, -before, count).cummax(0).values
     return torch.cat([before.unsqueeze(0), count - at_last_end])
