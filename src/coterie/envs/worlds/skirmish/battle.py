@@ -24,6 +24,7 @@ from coterie.envs.worlds.skirmish import Roster
 from coterie.envs.worlds.skirmish.combat import SIZE, Combat, Layout, Orders, Wall
 from coterie.envs.worlds.skirmish.observations import SIGHT, ObservationBuilder
 from coterie.envs.worlds.skirmish.render import Fighter, Scene, draw
+from coterie.envs.worlds.skirmish.step_kernel import Reward, Script, StepKernel
 from coterie.envs.worlds.skirmish.units import (
     ENERGY_START,
     FIRST_TARGET,
@@ -35,7 +36,7 @@ from coterie.envs.worlds.skirmish.units import (
     Tables,
     build_tables,
 )
-from coterie.envs.worlds.world import Observation, Outcome, State, World
+from coterie.envs.worlds.world import Advanced, Observation, Outcome, State, World
 
 TEAM_START = (9.0, SIZE / 2)
 """Starting position of the first side."""
@@ -119,6 +120,19 @@ class Enemy:
         n = force.n
         self._healers = tuple(i for i in force.healers if i >= n)
         self._teammates = tuple(i for i in range(n, force.size) if not force.units[i].air)
+
+    @property
+    def script(self) -> Script:
+        """Constants for the kernel."""
+        return Script(
+            weakest=self._focus == "weakest",
+            home=self._home,
+            first=_FIRST,
+            whole=_WHOLE,
+            nobody=_NOBODY,
+            healers=self._healers,
+            teammates=self._teammates,
+        )
 
     def choose(self, pos: Tensor, points: Tensor, tables: Tables) -> Tensor:
         """[m, B] int64: target of each enemy, `size` for none.
@@ -242,6 +256,16 @@ class Skirmish(World):
             episode_limit=config.episode_limit,
         )
         self._begin = DeviceConstant(formation(self.force, self.layout))
+        self._kernel = StepKernel(
+            self.force,
+            self.layout,
+            self._wall,
+            self._table_cache,
+            script=self._enemy.script,
+            reward=Reward(config.reward == "shaped", KILL, WIN, BEST, self._scale),
+            with_state=with_state,
+        )
+        self.fused_step = self._fused_step
 
     # ------------------------------------------------------------------------------------------ the contract
 
@@ -293,6 +317,32 @@ class Skirmish(World):
         obs, mask = self._observations.build(units, tables)
         states = {"global": self._observations.state(units, tables)} if self._with_state else {}
         return Observation({ROLE: obs}, {ROLE: mask}, states, (units[2, : self.force.n] > 0).T)
+
+    def _fused_step(
+        self, state: State, action: dict[str, Action], resetting: Tensor | None, initial: State | None
+    ) -> Advanced | None:
+        """Does the work of `step`, of starting new episodes and of `observe`; None if there is no kernel."""
+        chosen = action[ROLE].discrete
+        assert chosen is not None
+        out = self._kernel(state, [chosen], resetting, initial)
+        if out is None:
+            return None
+        n = self.force.n
+        won, _, allies_dead, enemies_dead = out.metrics
+        outcome = Outcome(
+            reward=out.reward.new_zeros(len(out.reward), n),
+            group_reward=out.reward,
+            terminated=out.ended,
+            agent_terminated=out.died[:n].T,
+            metrics={"won": won, "enemies_dead": enemies_dead, "allies_dead": allies_dead}.copy,
+        )
+        states = {} if out.state is None else {"global": out.state}
+        observation = Observation({ROLE: out.obs}, {ROLE: out.mask}, states, out.alive[:n].T)
+        after = {**state, "units": out.units.permute(2, 0, 1)}
+        if resetting is not None and initial is not None:
+            for name in after.keys() - {"units"}:
+                after[name] = torch.where(resetting, initial[name], after[name])
+        return after, outcome, observation
 
     def render(self, state: State, size: int) -> np.ndarray:
         return draw(self.scene(state), size)

@@ -1,0 +1,310 @@
+"""One step of a skirmish world as one call. Environments are in the last axis unless stated otherwise."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.kernels import native
+
+
+class Sizes(NamedTuple):
+    """Integers of a map, in the order of `read_sizes` in skirmish.cpp.
+
+    Attributes:
+        allies: Number n of units of the first side.
+        size: Number U of units.
+        choices: Number A of an ally's actions.
+        enemy_orders: Number of orders of each unit of the second side.
+        slots: Number of actions that choose a target.
+        kinds: Number K of kinds of units that are observed; 0 if every side has a single one.
+        points: Rows of health and shield, 1 or 2.
+        heals: 1 if there are healers.
+        ally_shields, enemy_shields: 1 if a unit of the side has a shield.
+        scripted: 1 if the second side chooses its targets itself, 0 if it takes actions.
+        weakest: 1 if it prefers the weakest target within reach.
+        walled: 1 if there is a wall.
+        shaped: 1 for rewards for damage, 0 for won battles only.
+        with_state: 1 if states are computed.
+    """
+
+    allies: int
+    size: int
+    choices: int
+    enemy_orders: int
+    slots: int
+    kinds: int
+    points: int
+    heals: int
+    ally_shields: int
+    enemy_shields: int
+    scripted: int
+    weakest: int
+    walled: int
+    shaped: int
+    with_state: int
+
+    @property
+    def rows(self) -> int:
+        """Number F of features of a unit."""
+        return 4 + self.points + (self.points > 1) + self.heals
+
+    @property
+    def views(self) -> int:
+        """Number of sides that observe."""
+        return 1 if self.scripted else 2
+
+    @property
+    def obs(self) -> int:
+        """Number D of what an agent observes."""
+        enemies = (self.size - self.allies) * (5 + self.enemy_shields + self.kinds)
+        return 4 + enemies + (self.allies - 1) * (5 + self.ally_shields + self.kinds) + 1 + self.ally_shields + self.kinds
+
+    @property
+    def state(self) -> int:
+        """Size S of the state."""
+        allies = self.allies * (4 + self.ally_shields + self.kinds + self.choices)
+        return allies + (self.size - self.allies) * (3 + self.enemy_shields + self.kinds)
+
+
+class Numbers(NamedTuple):
+    """Constants of the worlds under their names there, in the order of `read_numbers` in skirmish.cpp.
+
+    Attributes:
+        wall: Position, half-width of the gap, margin, and the lowest and highest y of the way through the gap.
+        home: Where enemies go without a target.
+        total: Points of the enemies at the start.
+        all_kills: Reward for killing all of them, before scaling.
+        scale: Factor on the reward.
+    """
+
+    substeps: float
+    ticks: float
+    step: float
+    size: float
+    push: float
+    beam_depth: float
+    away: float
+    near: float
+    same: float
+    close: float
+    health_for_energy: float
+    energy_growth: float
+    energy: float
+    shield_delay: float
+    shield_growth: float
+    wall: tuple[float, float, float, float, float]
+    sight: float
+    sight_squared: float
+    inverse_sight: float
+    aim: float
+    margin: float
+    first: float
+    whole: float
+    nobody: float
+    home: tuple[float, float]
+    kill: float
+    win: float
+    best: float
+    total: float
+    all_kills: float
+    scale: float
+
+
+class SkirmishTables(NamedTuple):
+    """Tables of a map, contiguous, float32 unless stated otherwise. See `coterie.envs.worlds.skirmish.units.Tables`.
+
+    Orders are those of all units, one unit after another, E in total.
+
+    Attributes:
+        sheet: [5, E].
+        shift: [2, E], displacement to the destination of a move.
+        period: [U].
+        full, inverse_full: [2, U].
+        contact: [U, U].
+        radius, beam_width: [U].
+        beam: [2, U, U].
+        park: [2, U].
+        unfit: [m, n]; None if all allies can be hit.
+        reach2: [m, n].
+        types: [K, U].
+        per_period: [n].
+        per_energy: [n], fraction of a healer's energy per point of energy.
+        armed: [U] bool.
+        fit: [n, slots] bool; None if all actions target the enemies in their order.
+        target: [E] int64.
+        slot: [n, slots] int64.
+    """
+
+    sheet: Tensor
+    shift: Tensor
+    period: Tensor
+    full: Tensor
+    inverse_full: Tensor
+    contact: Tensor
+    radius: Tensor
+    beam_width: Tensor
+    beam: Tensor
+    park: Tensor
+    unfit: Tensor | None
+    reach2: Tensor
+    types: Tensor
+    per_period: Tensor
+    per_energy: Tensor
+    armed: Tensor
+    fit: Tensor | None
+    target: Tensor
+    slot: Tensor
+
+
+@dataclass(frozen=True)
+class SkirmishConstants:
+    """Constants of a skirmish world.
+
+    Attributes:
+        sizes: Integers.
+        numbers: Reals.
+        tables: Tensors.
+        beams: Units with a beam.
+        healers: Healers of a scripted side.
+        teammates: Units that they heal.
+    """
+
+    sizes: Sizes
+    numbers: Numbers
+    tables: SkirmishTables
+    beams: Sequence[int]
+    healers: Sequence[int]
+    teammates: Sequence[int]
+    _cached: dict[int, tuple[array[int], array[float]]] = field(default_factory=dict)
+
+    def arrays(self, envs: int) -> tuple[array[int], array[float]]:
+        """Returns the numbers that the C function reads, integers and reals, for a number of environments."""
+        if envs not in self._cached:
+            lists = (self.beams, self.healers, self.teammates)
+            integers = [envs, *self.sizes, *map(len, lists), *(unit for units in lists for unit in units)]
+            reals = [y for x in self.numbers for y in (x if isinstance(x, tuple) else (x,))]
+            self._cached[envs] = native.integers(*integers), native.reals(*reals)
+        return self._cached[envs]
+
+
+class BattleInputs(NamedTuple):
+    """Tensors that a step reads, contiguous, float32 unless stated otherwise; None for none.
+
+    Attributes:
+        units: Features [F, U, B].
+        choices: Actions of the first side [B, n, 1] int64.
+        enemy_choices: Actions of the second side [B, m, 1] int64, unless it is scripted.
+        enemy_damage: Factor on the damage by a scripted side [B].
+        begun: Fraction of its points with which it started [B]; None for all.
+        resetting: Where a new episode starts [B] bool.
+        initial: Features of the new episodes [F, U, B].
+    """
+
+    units: Tensor
+    choices: Tensor
+    enemy_choices: Tensor | None = None
+    enemy_damage: Tensor | None = None
+    begun: Tensor | None = None
+    resetting: Tensor | None = None
+    initial: Tensor | None = None
+
+
+class BattleOutputs(NamedTuple):
+    """Results of a step. V is the number of sides that observe; the second one's environments follow the first's.
+
+    Attributes:
+        units: Features [F, U, B] after the step and the start of new episodes.
+        reward: [B, V], by side.
+        obs: [V B, n, D].
+        state: [V B, S]; None if it is not computed.
+        metrics: [4, B], whether the first and the second side won, and their numbers of dead units.
+        ended: [B] bool, one side has no unit left that attacks.
+        died: [U, B] bool, units that died in this step.
+        alive: [U, B] bool, after the start of new episodes.
+        mask: [V B, n, A] bool.
+    """
+
+    units: Tensor
+    reward: Tensor
+    obs: Tensor
+    state: Tensor | None
+    metrics: Tensor
+    ended: Tensor
+    died: Tensor
+    alive: Tensor
+    mask: Tensor
+
+
+def skirmish_step(constants: SkirmishConstants, inputs: BattleInputs) -> BattleOutputs:
+    """Advances all battles by one step, starts new episodes and observes, see `coterie.envs.worlds.skirmish`.
+
+    Nothing is differentiated. The units are float32 on the CPU.
+
+    Raises:
+        IndexError: If an action is not one of the choices.
+        TypeError: If an argument has another type or device.
+        ValueError: If it has another shape.
+    """
+    units, sizes = inputs.units, constants.sizes
+    envs = units.shape[2]
+    _check(sizes, inputs, envs)
+    out = _empty(sizes, units, envs)
+    invalid = native.integers(0)
+    tables = constants.tables
+    pointers = native.addresses(
+        *_pointers(units, inputs.enemy_damage, inputs.begun, inputs.initial),
+        *_pointers(*tables[:-4]),
+        *_pointers(inputs.resetting, tables.armed, tables.fit),
+        *_pointers(inputs.choices, inputs.enemy_choices, tables.target, tables.slot),
+        *_pointers(*out),
+        invalid.buffer_info()[0],
+    )
+    native.call("skirmish_step", torch.float32, *constants.arrays(envs), pointers)
+    if invalid[0]:
+        raise IndexError("an action is not one of the choices")
+    return out
+
+
+def _check(sizes: Sizes, inputs: BattleInputs, envs: int) -> None:
+    enemies, number = sizes.size - sizes.allies, torch.float32
+    battle = (sizes.rows, sizes.size, envs)
+    native.check(
+        "skirmish_step",
+        ("units", inputs.units, number, battle),
+        ("choices", inputs.choices, torch.int64, (envs, sizes.allies, 1)),
+        ("enemy_choices", inputs.enemy_choices, torch.int64, (envs, enemies, 1)),
+        ("enemy_damage", inputs.enemy_damage, number, (envs,)),
+        ("begun", inputs.begun, number, (envs,)),
+        ("resetting", inputs.resetting, torch.bool, (envs,)),
+        ("initial", inputs.initial, number, battle),
+    )
+
+
+def _pointers(*tensors: Tensor | None) -> list[int | None]:
+    return [None if x is None else x.data_ptr() for x in tensors]
+
+
+def _empty(sizes: Sizes, units: Tensor, envs: int) -> BattleOutputs:
+    """Returns memory for the results."""
+    rows, n = sizes.views * envs, sizes.allies
+
+    def flags(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.bool)
+
+    return BattleOutputs(
+        units=torch.empty_like(units),
+        reward=units.new_empty(envs, sizes.views),
+        obs=units.new_empty(rows, n, sizes.obs),
+        state=units.new_empty(rows, sizes.state) if sizes.with_state else None,
+        metrics=units.new_empty(4, envs),
+        ended=flags(envs),
+        died=flags(sizes.size, envs),
+        alive=flags(sizes.size, envs),
+        mask=flags(rows, n, sizes.choices),
+    )
