@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -183,6 +184,11 @@ class SkirmishConstants:
     teammates: Sequence[int]
     _cached: dict[int, tuple[array[int], array[float]]] = field(default_factory=dict)
 
+    @cached_property
+    def addresses(self) -> list[int]:
+        """Addresses of the tables, 0 for none."""
+        return _addresses(*self.tables)
+
     def arrays(self, envs: int) -> tuple[array[int], array[float]]:
         """Returns the numbers that the C function reads, integers and reals, for a number of environments."""
         if envs not in self._cached:
@@ -256,14 +262,8 @@ def skirmish_step(constants: SkirmishConstants, inputs: BattleInputs) -> BattleO
     _check(sizes, inputs, envs)
     out = _empty(sizes, units, envs)
     invalid = native.integers(0)
-    tables = constants.tables
     pointers = native.addresses(
-        *_pointers(units, inputs.enemy_damage, inputs.begun, inputs.initial),
-        *_pointers(*tables[:-4]),
-        *_pointers(inputs.resetting, tables.armed, tables.fit),
-        *_pointers(inputs.choices, inputs.enemy_choices, tables.target, tables.slot),
-        *_pointers(*out),
-        invalid.buffer_info()[0],
+        *constants.addresses, *_addresses(*inputs), *_addresses(*out), invalid.buffer_info()[0]
     )
     native.call("skirmish_step", torch.float32, *constants.arrays(envs), pointers)
     if invalid[0]:
@@ -286,8 +286,8 @@ def _check(sizes: Sizes, inputs: BattleInputs, envs: int) -> None:
     )
 
 
-def _pointers(*tensors: Tensor | None) -> list[int | None]:
-    return [None if x is None else x.data_ptr() for x in tensors]
+def _addresses(*tensors: Tensor | None) -> list[int]:
+    return [0 if x is None else x.data_ptr() for x in tensors]
 
 
 def _empty(sizes: Sizes, units: Tensor, envs: int) -> BattleOutputs:

@@ -10,6 +10,7 @@
 #pragma GCC optimize("fp-contract=off")
 #endif
 #include <algorithm>
+#include <type_traits>
 #include "memory.hpp"
 #include "pool.hpp"
 
@@ -21,7 +22,7 @@ constexpr int64_t kColumns = 32;       // environments whose sums PyTorch comput
 constexpr int64_t kNarrow = 8;         // the fewest environments for which it does so; below, kFew together
 constexpr int64_t kFew = 4;
 constexpr int64_t kFlush = 16;         // rows after which PyTorch begins another partial sum
-constexpr int64_t kMinParallel = 1 << 16;  // pairs of units that are worth several threads
+constexpr int64_t kMinParallel = 1 << 14;  // pairs of units that are worth several threads
 constexpr int64_t kMoves = 4;          // actions that move, after the first two
 constexpr int64_t kFirstTarget = 2 + kMoves;
 
@@ -64,11 +65,18 @@ struct Numbers {
 
 // Null where there is nothing of the kind.
 struct Data {
-  const float *units, *enemy_damage, *begun, *initial;
+  // SkirmishTables
   const float *sheet, *shift, *period, *full, *inverse_full, *contact, *radius, *beam_width, *beam, *park, *unfit,
       *reach2, *types, *per_period, *per_energy;
-  const bool *resetting, *armed, *fit;
-  const int64_t *choices, *enemy_choices, *target, *slot;
+  const bool *armed, *fit;
+  const int64_t *target, *slot;
+  // BattleInputs
+  const float* units;
+  const int64_t *choices, *enemy_choices;
+  const float *enemy_damage, *begun;
+  const bool* resetting;
+  const float* initial;
+  // BattleOutputs
   float *after, *reward, *obs, *state, *metrics;
   bool *ended, *died, *alive, *mask;
   int64_t* invalid;
@@ -844,18 +852,16 @@ Numbers read_numbers(const double* c) {
   return k;
 }
 
+// The tables, inputs and outputs in the order of skirmish.py.
 Data read_data(void* const* p) {
   Data d{};
-  for (const float** field : {&d.units, &d.enemy_damage, &d.begun, &d.initial, &d.sheet, &d.shift, &d.period, &d.full,
-                              &d.inverse_full, &d.contact, &d.radius, &d.beam_width, &d.beam, &d.park, &d.unfit,
-                              &d.reach2, &d.types, &d.per_period, &d.per_energy})
-    *field = static_cast<const float*>(*p++);
-  for (const bool** field : {&d.resetting, &d.armed, &d.fit}) *field = static_cast<const bool*>(*p++);
-  for (const int64_t** field : {&d.choices, &d.enemy_choices, &d.target, &d.slot})
-    *field = static_cast<const int64_t*>(*p++);
-  for (float** field : {&d.after, &d.reward, &d.obs, &d.state, &d.metrics}) *field = static_cast<float*>(*p++);
-  for (bool** field : {&d.ended, &d.died, &d.alive, &d.mask}) *field = static_cast<bool*>(*p++);
-  d.invalid = static_cast<int64_t*>(*p);
+  const auto read = [&](auto... fields) {
+    ((*fields = static_cast<std::remove_pointer_t<decltype(fields)>>(*p++)), ...);
+  };
+  read(&d.sheet, &d.shift, &d.period, &d.full, &d.inverse_full, &d.contact, &d.radius, &d.beam_width, &d.beam, &d.park,
+       &d.unfit, &d.reach2, &d.types, &d.per_period, &d.per_energy, &d.armed, &d.fit, &d.target, &d.slot);
+  read(&d.units, &d.choices, &d.enemy_choices, &d.enemy_damage, &d.begun, &d.resetting, &d.initial);
+  read(&d.after, &d.reward, &d.obs, &d.state, &d.metrics, &d.ended, &d.died, &d.alive, &d.mask, &d.invalid);
   return d;
 }
 

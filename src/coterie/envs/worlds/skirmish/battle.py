@@ -328,13 +328,16 @@ class Skirmish(World):
         if out is None:
             return None
         n = self.force.n
-        won, _, allies_dead, enemies_dead = out.metrics
         outcome = Outcome(
             reward=out.reward.new_zeros(len(out.reward), n),
             group_reward=out.reward,
             terminated=out.ended,
             agent_terminated=out.died[:n].T,
-            metrics={"won": won, "enemies_dead": enemies_dead, "allies_dead": allies_dead}.copy,
+            metrics=lambda: {
+                "won": out.metrics[0],
+                "enemies_dead": out.metrics[3],
+                "allies_dead": out.metrics[2],
+            },
         )
         states = {} if out.state is None else {"global": out.state}
         observation = Observation({ROLE: out.obs}, {ROLE: out.mask}, states, out.alive[:n].T)

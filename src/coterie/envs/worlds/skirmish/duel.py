@@ -165,7 +165,7 @@ class Duel(World):
             group_reward=out.reward,
             terminated=out.ended,
             agent_terminated=out.died.T,
-            metrics=dict(zip(self.spec.metrics, out.metrics, strict=True)).copy,
+            metrics=lambda: dict(zip(self.spec.metrics, out.metrics, strict=True)),
         )
         observation = self._observation(out.obs, out.mask, out.state, out.alive.T)
         return {"units": out.units.permute(2, 0, 1)}, outcome, observation
