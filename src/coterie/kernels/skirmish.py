@@ -15,9 +15,10 @@ from coterie.kernels import native
 
 
 class Sizes(NamedTuple):
-    """Integers of a map, in the order of `read_sizes` in skirmish.cpp.
+    """Integers of a map, in the order of those in skirmish.cpp.
 
     Attributes:
+        rows: Number F of features of a unit.
         allies: Number n of units of the first side.
         size: Number U of units.
         choices: Number A of an ally's actions.
@@ -31,9 +32,11 @@ class Sizes(NamedTuple):
         weakest: 1 if it prefers the weakest target within reach.
         walled: 1 if there is a wall.
         shaped: 1 for rewards for damage, 0 for won battles only.
-        with_state: 1 if states are computed.
+        obs: Numbers D that an agent observes.
+        state: Size S of the state; 0 if it is not computed.
     """
 
+    rows: int
     allies: int
     size: int
     choices: int
@@ -48,33 +51,17 @@ class Sizes(NamedTuple):
     weakest: int
     walled: int
     shaped: int
-    with_state: int
-
-    @property
-    def rows(self) -> int:
-        """Number F of features of a unit."""
-        return 4 + self.points + (self.points > 1) + self.heals
+    obs: int
+    state: int
 
     @property
     def views(self) -> int:
         """Number of sides that observe."""
         return 1 if self.scripted else 2
 
-    @property
-    def obs(self) -> int:
-        """Number D of what an agent observes."""
-        enemies = (self.size - self.allies) * (5 + self.enemy_shields + self.kinds)
-        return 4 + enemies + (self.allies - 1) * (5 + self.ally_shields + self.kinds) + 1 + self.ally_shields + self.kinds
-
-    @property
-    def state(self) -> int:
-        """Size S of the state."""
-        allies = self.allies * (4 + self.ally_shields + self.kinds + self.choices)
-        return allies + (self.size - self.allies) * (3 + self.enemy_shields + self.kinds)
-
 
 class Numbers(NamedTuple):
-    """Constants of the worlds under their names there, in the order of `read_numbers` in skirmish.cpp.
+    """Constants of the worlds under their names there, in the order of those in skirmish.cpp.
 
     Attributes:
         wall: Position, half-width of the gap, margin, and the lowest and highest y of the way through the gap.
@@ -301,7 +288,7 @@ def _empty(sizes: Sizes, units: Tensor, envs: int) -> BattleOutputs:
         units=torch.empty_like(units),
         reward=units.new_empty(envs, sizes.views),
         obs=units.new_empty(rows, n, sizes.obs),
-        state=units.new_empty(rows, sizes.state) if sizes.with_state else None,
+        state=units.new_empty(rows, sizes.state) if sizes.state else None,
         metrics=units.new_empty(4, envs),
         ended=flags(envs),
         died=flags(sizes.size, envs),

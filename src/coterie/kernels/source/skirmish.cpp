@@ -17,50 +17,41 @@
 namespace coterie {
 namespace {
 
-constexpr int64_t kLanes = 32;         // environments that are advanced together
-constexpr int64_t kColumns = 32;       // environments whose sums PyTorch computes together, row by row
-constexpr int64_t kNarrow = 8;         // the fewest environments for which it does so; below, kFew together
-constexpr int64_t kFew = 4;
-constexpr int64_t kFlush = 16;         // rows after which PyTorch begins another partial sum
+constexpr int64_t kLanes = 32;             // environments that are advanced together
 constexpr int64_t kMinParallel = 1 << 14;  // pairs of units that are worth several threads
-constexpr int64_t kMoves = 4;          // actions that move, after the first two
+constexpr int64_t kMoves = 4;              // actions that move, after the first two
 constexpr int64_t kFirstTarget = 2 + kMoves;
+
+// PyTorch adds the rows of kColumns environments at a time one after the other, or of kFewColumns if there are fewer than
+// kNarrow environments. Every kFlush rows it begins another partial sum. The rest has an order of its own.
+constexpr int64_t kColumns = 32, kFewColumns = 4, kNarrow = 8, kFlush = 16;
 
 enum Sheet { kPace, kReach, kHeal, kWound, kHit };
 
-// `points`: rows of health and shield. `enemy_orders`: orders of each unit of the second side.
+// In the order of skirmish.py, which explains them; then lists of units.
 struct Sizes {
-  int64_t envs, allies, size, choices, enemy_orders, slots, kinds, points, heals, ally_shields, enemy_shields, scripted,
-      weakest, walled, shaped, has_state, num_beams, num_healers, num_teammates;
+  int64_t envs, rows, allies, size, choices, enemy_orders, slots, kinds, points, heals, ally_shields, enemy_shields,
+      scripted, weakest, walled, shaped, columns, state_columns, num_beams, num_healers, num_teammates;
   const int64_t *beams, *healers, *teammates;
 
   int64_t enemies() const { return size - allies; }
   int64_t cooldown_row() const { return 2 + points; }
   int64_t order_row() const { return 3 + points; }
   int64_t calm_row() const { return 4 + points; }
-  int64_t energy_row() const { return 4 + points + (points > 1); }
-  int64_t rows() const { return 4 + points + (points > 1) + heals; }
+  int64_t energy_row() const { return rows - 1; }
   int64_t order_entry(int64_t unit) const {
     return unit < allies ? unit * choices : allies * choices + (unit - allies) * enemy_orders;
   }
   int64_t entries() const { return order_entry(size); }
-  int64_t columns() const {  // numbers that an agent observes
-    return kMoves + enemies() * (5 + enemy_shields + kinds) + (allies - 1) * (5 + ally_shields + kinds) + 1 +
-           ally_shields + kinds;
-  }
-  int64_t state_columns() const {
-    return allies * (4 + ally_shields + kinds + choices) + enemies() * (3 + enemy_shields + kinds);
-  }
-  int64_t views() const { return scripted ? 1 : 2; }  // sides that observe
 };
 
 struct Numbers {
-  float substeps, ticks, step, size, push, beam_depth, away, near, same, close;               // combat.py
-  float health_for_energy, energy_growth, energy, shield_delay, shield_growth;                // units.py
-  float wall_x, wall_gap, wall_margin, wall_low, wall_high;                       // Wall
-  float sight, sight2, inverse_sight, aim, margin;                                            // observations.py
-  float first, whole, nobody, home_x, home_y;                                                 // battle.py
-  float kill, win, best, total, all_kills, scale;                                             // reward
+  float substeps, ticks, step, size, push, beam_depth, away, near, same, close;  // combat.py
+  float health_for_energy, energy_growth, energy, shield_delay, shield_growth;   // units.py
+  float wall_x, wall_gap, wall_margin, wall_low, wall_high;                      // `Wall`
+  float sight, sight2, inverse_sight, aim, margin;                               // observations.py
+  float first, whole, nobody, home_x, home_y;                                    // `Enemy`
+  float kill, win, best, total, all_kills, scale;                                // the reward
 };
 
 // Null where there is nothing of the kind.
@@ -138,15 +129,15 @@ class Battle {
  public:
   Battle(const Sizes& w, const Numbers& k, const Data& d)
       : w_(w), k_(k), d_(d),
-        memory_((3 * w.rows() * w.size + (kSheet + 16) * w.size + w.slots + kWorking) * kLanes),
-        block_(std::max(w.columns(), w.state_columns()) * kLanes), targets_(w.size * kLanes), touches_(w.size) {
+        memory_((3 * w.rows * w.size + (kSheet + 16) * w.size + w.slots + kWorking) * kLanes),
+        block_(std::max(w.columns, w.state_columns) * kLanes), targets_(w.size * kLanes), touches_(w.size) {
     Row at = memory_;
     const auto take = [&](int64_t rows) {
       const Row found = at;
       at += rows * kLanes;
       return found;
     };
-    const int64_t F = w.rows(), U = w.size;
+    const int64_t F = w.rows, U = w.size;
     before_ = take(F * U), after_ = take(F * U), view_ = take(F * U);
     sheet_ = take(kSheet * U), point_ = take(2 * U), offset_ = take(2 * U), distance_ = take(U), gap_ = take(U);
     fires_ = take(U), taken_ = take(2 * U), walked_ = take(2 * U), hit_ = take(U), given_ = take(U), healed_ = take(U);
@@ -158,19 +149,19 @@ class Battle {
   // Environments `from` to `from + count`, count <= kLanes. Returns true if a choice is invalid.
   bool step(int64_t from, int64_t count) {
     from_ = from, count_ = count, invalid_ = false;
-    const int64_t together = w_.envs < kNarrow ? kFew : kColumns;
+    const int64_t together = w_.envs < kNarrow ? kFewColumns : kColumns;
     in_columns_ = std::min(std::max(w_.envs - w_.envs % together - from, int64_t(0)), kLanes);
-    for (int64_t r = 0; r < w_.rows() * w_.size; r++)
+    for (int64_t r = 0; r < w_.rows * w_.size; r++)
       std::memcpy(before_ + r * kLanes, d_.units + r * w_.envs + from, size_t(count) * sizeof(float));
-    std::memcpy(after_, before_, size_t(w_.rows() * w_.size * kLanes) * sizeof(float));
+    std::memcpy(after_, before_, size_t(w_.rows * w_.size * kLanes) * sizeof(float));
     order();
     fight();
     outcome();
     if (d_.resetting != nullptr) start_episodes();
-    for (int64_t r = 0; r < w_.rows() * w_.size; r++)
+    for (int64_t r = 0; r < w_.rows * w_.size; r++)
       std::memcpy(d_.after + r * w_.envs + from, after_ + r * kLanes, size_t(count) * sizeof(float));
     observe(after_, 0);
-    if (w_.views() > 1) {
+    if (!w_.scripted) {
       mirror();
       observe(view_, w_.envs);
     }
@@ -634,14 +625,14 @@ class Battle {
   void start_episodes() {
     for (int64_t b = 0; b < count_; b++)
       if (d_.resetting[from_ + b])
-        for (int64_t r = 0; r < w_.rows() * w_.size; r++) after_[r * kLanes + b] = d_.initial[r * w_.envs + from_ + b];
+        for (int64_t r = 0; r < w_.rows * w_.size; r++) after_[r * kLanes + b] = d_.initial[r * w_.envs + from_ + b];
   }
 
   // ------------------------------------------------------------------------------------------- observations
 
   // `Duel._mirrored`: the battle as the second side observes it.
   void mirror() {
-    for (int64_t r = 0; r < w_.rows(); r++)
+    for (int64_t r = 0; r < w_.rows; r++)
       for (int64_t i = 0; i < w_.size; i++) {
         const ConstRow from = feature(r, (i + w_.allies) % w_.size);
         const Row to = row(view_, r * w_.size + i);
@@ -653,7 +644,7 @@ class Battle {
   void observe(ConstRow units, int64_t first) {
     if (first == 0) observe_alive();
     for (int64_t i = 0; i < w_.allies; i++) build(units, i, first + from_);
-    if (w_.has_state) build_state(units, first + from_);
+    if (w_.state_columns > 0) build_state(units, first + from_);
   }
 
   void observe_alive() {
@@ -666,7 +657,7 @@ class Battle {
 
   // `ObservationBuilder.build`: observations and actions of an ally.
   void build(ConstRow units, int64_t i, int64_t first) {
-    const int64_t U = w_.size, columns = w_.columns();
+    const int64_t U = w_.size, columns = w_.columns;
     const ConstRow own_x = row(units, i), own_y = row(units, U + i), alive = row(units, 2 * U + i);
     for (int64_t j = 0; j < U; j++) {
       const ConstRow to_x = row(units, j), to_y = row(units, U + j);
@@ -763,7 +754,7 @@ class Battle {
 
   // `ObservationBuilder.state`.
   void build_state(ConstRow units, int64_t first) {
-    const int64_t U = w_.size, columns = w_.state_columns();
+    const int64_t U = w_.size, columns = w_.state_columns;
     Row to = block_;
     const auto next = [&] {
       const Row found = to;
@@ -829,18 +820,18 @@ void skirmish_step(const Sizes& w, const Numbers& k, const Data& d, int threads)
   *d.invalid = invalid;
 }
 
-// In the order of `Sizes` in skirmish.py, then the lists of units.
+// In the order of `Sizes`, then the lists of units.
 Sizes read_sizes(const int64_t* n) {
   Sizes w{};
-  for (int64_t* number : {&w.envs, &w.allies, &w.size, &w.choices, &w.enemy_orders, &w.slots, &w.kinds, &w.points,
-                          &w.heals, &w.ally_shields, &w.enemy_shields, &w.scripted, &w.weakest, &w.walled, &w.shaped,
-                          &w.has_state, &w.num_beams, &w.num_healers, &w.num_teammates})
+  for (int64_t* number : {&w.envs, &w.rows, &w.allies, &w.size, &w.choices, &w.enemy_orders, &w.slots, &w.kinds,
+                          &w.points, &w.heals, &w.ally_shields, &w.enemy_shields, &w.scripted, &w.weakest, &w.walled,
+                          &w.shaped, &w.columns, &w.state_columns, &w.num_beams, &w.num_healers, &w.num_teammates})
     *number = *n++;
   w.beams = n, w.healers = w.beams + w.num_beams, w.teammates = w.healers + w.num_healers;
   return w;
 }
 
-// In the order of `Numbers` in skirmish.py.
+// In the order of `Numbers`.
 Numbers read_numbers(const double* c) {
   Numbers k{};
   for (float* number : {&k.substeps, &k.ticks, &k.step, &k.size, &k.push, &k.beam_depth, &k.away, &k.near, &k.same,
@@ -852,7 +843,7 @@ Numbers read_numbers(const double* c) {
   return k;
 }
 
-// The tables, inputs and outputs in the order of skirmish.py.
+// In the order of `Data`.
 Data read_data(void* const* p) {
   Data d{};
   const auto read = [&](auto... fields) {

@@ -263,6 +263,7 @@ class Skirmish(World):
             self._table_cache,
             script=self._enemy.script,
             reward=Reward(config.reward == "shaped", KILL, WIN, BEST, self._scale),
+            observations=self._observations,
             with_state=with_state,
         )
         self.fused_step = self._fused_step

@@ -94,6 +94,7 @@ class Duel(World):
             self._table_cache,
             script=None,
             reward=Reward(config.reward == "shaped", KILL, WIN, BEST, self._scale),
+            observations=self._observations,
             with_state=with_state,
         )
         self.fused_step = self._fused_step

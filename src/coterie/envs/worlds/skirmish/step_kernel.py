@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.envs.worlds.skirmish import combat, observations, units
+from coterie.envs.worlds.skirmish import combat, units
 from coterie.envs.worlds.skirmish.combat import Layout, Wall
+from coterie.envs.worlds.skirmish.observations import AIM, MARGIN, SIGHT, ObservationBuilder
 from coterie.envs.worlds.skirmish.units import Force, TableCache, Tables
 from coterie.envs.worlds.world import State
 from coterie.kernels import native
@@ -58,6 +59,7 @@ class StepKernel:
         tables: tables of the map.
         script: choice of the second side's targets; None if it takes actions.
         reward: the reward.
+        observations: what agents observe.
         with_state: True if states are computed.
     """
 
@@ -70,10 +72,12 @@ class StepKernel:
         *,
         script: Script | None,
         reward: Reward,
+        observations: ObservationBuilder,
         with_state: bool,
     ):
         self._force, self._layout, self._wall, self._tables = force, layout, wall, tables
-        self._script, self._reward, self._with_state = script, reward, with_state
+        self._script, self._reward = script, reward
+        self._obs_size, self._state_size = observations.size, observations.state_size if with_state else 0
         self._constants: SkirmishConstants | None = None
 
     def __call__(
@@ -122,6 +126,7 @@ class StepKernel:
     def _sizes(self) -> Sizes:
         force, layout = self._force, self._layout
         return Sizes(
+            rows=len(layout.names),
             allies=force.n,
             size=force.size,
             choices=force.choices,
@@ -136,7 +141,8 @@ class StepKernel:
             weakest=int(self._script is not None and self._script.weakest),
             walled=int(self._wall is not None),
             shaped=int(self._reward.shaped),
-            with_state=int(self._with_state),
+            obs=self._obs_size,
+            state=self._state_size,
         )
 
     def _numbers(self, script: Script) -> Numbers:
@@ -159,11 +165,11 @@ class StepKernel:
             shield_delay=units.SHIELD_DELAY,
             shield_growth=units.SHIELD_GROWTH * units.STEP,
             wall=(wall.x, wall.gap, wall.margin, combat.SIZE / 2 - inner, combat.SIZE / 2 + inner),
-            sight=observations.SIGHT,
-            sight_squared=observations.SIGHT**2,
-            inverse_sight=1 / observations.SIGHT,
-            aim=observations.AIM,
-            margin=observations.MARGIN,
+            sight=SIGHT,
+            sight_squared=SIGHT**2,
+            inverse_sight=1 / SIGHT,
+            aim=AIM,
+            margin=MARGIN,
             first=script.first,
             whole=script.whole,
             nobody=script.nobody,
