@@ -85,8 +85,9 @@ inline float fused(float x, float y, float z) {
 #endif
 }
 
-inline float least(float x, float y) { return x < y ? x : y; }
-inline float greatest(float x, float y) { return x > y ? x : y; }
+// The smaller and the larger number, or x if it is NaN, by one instruction each.
+inline float least(float x, float y) { return y < x ? y : x; }
+inline float greatest(float x, float y) { return y > x ? y : x; }
 inline float sign(float x) { return float(x > 0) - float(x < 0); }
 
 // A number as the sum of two.
