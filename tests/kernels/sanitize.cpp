@@ -47,6 +47,7 @@ DECLARE(double, f64)
 extern "C" {
 void coterie_foraging_step_f32(const int64_t*, const double*, void* const*, int);
 void coterie_foraging_spawn_f32(const int64_t*, void* const*, int);
+void coterie_skirmish_step_f32(const int64_t*, const double*, void* const*, int);
 int64_t coterie_exchange_counter_bytes();
 void coterie_exchange_start(const int64_t*, int64_t, const void*, int64_t);
 int64_t coterie_exchange_wait(const int64_t*, int64_t, double);
@@ -308,6 +309,44 @@ struct Blocks {
 CHECK(float, f32)
 CHECK(double, f64)
 
+// A map of 2 against 3 units with shields, healers, beams and a wall, and a duel of 3 against 3 without them.
+void check_skirmish(int64_t envs, bool scripted, int threads) {
+  const int64_t n = scripted ? 2 : 3, m = 3, units = n + m, slots = 3, choices = 6 + slots, kinds = scripted ? 2 : 0;
+  const int64_t points = scripted ? 2 : 1, rows = scripted ? 8 : 5, enemy_orders = scripted ? units + 1 : choices;
+  const int64_t orders = n * choices + m * enemy_orders, views = scripted ? 1 : 2, extra = points - 1 + kinds;
+  const int64_t columns = 4 + m * (5 + extra) + (n - 1) * (5 + extra) + 1 + extra;
+  const int64_t state_columns = n * (4 + extra + choices) + m * (3 + extra);
+  const std::vector<int64_t> sizes{envs, rows, n, units, choices, enemy_orders, slots, kinds, points, scripted,
+                                   scripted, scripted, scripted, scripted, scripted, scripted, columns, state_columns,
+                                   scripted ? 2 : 0, scripted, scripted ? 2 : 0, 0, 3, 2, 3, 4};
+  std::vector<double> numbers{2, 4, 8, 32, 0.45, 0.15, 500, 1e-6, 1e-4, 1e-3};
+  numbers.resize(36, 1.0);
+  Block<float> sheet(5 * orders), shift(2 * orders), per_unit(units), full(2 * units), pairs(units * units);
+  Block<float> beam(2 * units * units), park(2 * units), unfit(m * n), types(kinds * units), per_ally(n);
+  Block<float> battle(rows * units * envs, 20), initial(rows * units * envs), damage(envs), begun(envs);
+  Block<float> after(rows * units * envs), reward(views * envs), obs(views * envs * n * columns);
+  Block<float> state(views * envs * state_columns), metrics(4 * envs);
+  std::vector<int64_t> target(static_cast<size_t>(orders)), slot(static_cast<size_t>(n * slots), 1);
+  std::vector<int64_t> action(static_cast<size_t>(m * envs));
+  for (size_t i = 0; i < target.size(); i++) target[i] = int64_t(i) % units;
+  for (size_t i = 0; i < action.size(); i++) action[i] = int64_t(i) % choices;
+  const auto armed = flags(units), fit = flags(n * slots), resetting = flags(envs), ended = flags(envs);
+  const auto died = flags(units * envs), alive = flags(units * envs), mask = flags(views * envs * n * choices);
+  for (const bool invalid : {false, true}) {
+    int64_t found = -1;
+    if (invalid && envs > 0) action.back() = choices;
+    float* const none = nullptr;
+    void* const data[] = {sheet, shift, per_unit, full, full, pairs, per_unit, per_unit, beam, park,
+                          scripted ? unfit : none, unfit, types, per_ally, per_ally, armed.get(),
+                          scripted ? fit.get() : nullptr, target.data(), slot.data(), battle, action.data(),
+                          scripted ? nullptr : action.data(), scripted ? damage : none, scripted ? begun : none,
+                          scripted ? resetting.get() : nullptr, initial, after, reward, obs, state, metrics,
+                          ended.get(), died.get(), alive.get(), mask.get(), &found};
+    coterie_skirmish_step_f32(sizes.data(), numbers.data(), data, threads);
+    if (!scripted && found != (invalid && envs > 0)) std::exit(1);
+  }
+}
+
 // Three ranks, in one thread, exchange as much as fits and less.
 void check_exchange() {
   constexpr int64_t ranks = 3, most = 64;
@@ -398,6 +437,9 @@ void check_foraging() {
 int main() {
   check_exchange();
   check_foraging();
+  for (const int threads : {1, 2})
+    for (const int64_t envs : {0, 1, 5, 32, 49, 700})
+      for (const bool scripted : {false, true}) check_skirmish(envs, scripted, threads);
   check_f32();
   check_f64();
   std::puts("no kernel accesses memory out of bounds or has undefined behavior");

@@ -1,8 +1,7 @@
 """The skirmish worlds' step with and without its kernel.
 
-Results are equal bit for bit on x86-64 with AVX2, where they were recorded. PyTorch adds and multiplies in another order
-on other processors, and its square roots of sums of squares differ in about one of 10 million numbers where a batch is
-not a multiple of a vector. There they may differ by roundings.
+Results are equal bit for bit on x86-64 with AVX2. On other processors PyTorch adds in another order and fuses other
+products, so that they may differ by roundings.
 """
 
 import pytest

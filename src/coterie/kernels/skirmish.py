@@ -249,9 +249,7 @@ def skirmish_step(constants: SkirmishConstants, inputs: BattleInputs) -> BattleO
     _check(sizes, inputs, envs)
     out = _empty(sizes, units, envs)
     invalid = native.integers(0)
-    pointers = native.addresses(
-        *constants.addresses, *_addresses(*inputs), *_addresses(*out), invalid.buffer_info()[0]
-    )
+    pointers = native.addresses(*constants.addresses, *_addresses(*inputs), *_addresses(*out), invalid.buffer_info()[0])
     native.call("skirmish_step", torch.float32, *constants.arrays(envs), pointers)
     if invalid[0]:
         raise IndexError("an action is not one of the choices")

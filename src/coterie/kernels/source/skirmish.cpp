@@ -380,7 +380,7 @@ class Battle {
     });
     each_lane([&](int64_t b) {
       distance[b] = hypot(dx[b], dy[b]), gap[b] = distance[b] - reach[b];
-      fires[b] = (gap[b] <= k_.close) & (cooldown[b] < k_.ticks) ? 1.0f : 0.0f;
+      fires[b] = float((gap[b] <= k_.close) & (cooldown[b] < k_.ticks));
     });
   }
 
