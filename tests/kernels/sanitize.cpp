@@ -47,7 +47,7 @@ DECLARE(double, f64)
 extern "C" {
 void coterie_foraging_step_f32(const int64_t*, const double*, void* const*, int);
 void coterie_foraging_spawn_f32(const int64_t*, void* const*, int);
-void coterie_skirmish_step_f32(const int64_t*, const double*, void* const*, int);
+void coterie_skirmish_step_f32(const int64_t*, const float*, void* const*, int);
 int64_t coterie_exchange_counter_bytes();
 void coterie_exchange_start(const int64_t*, int64_t, const void*, int64_t);
 int64_t coterie_exchange_wait(const int64_t*, int64_t, double);
@@ -319,8 +319,8 @@ void check_skirmish(int64_t envs, bool scripted, int threads) {
   const std::vector<int64_t> sizes{envs, rows, n, units, choices, enemy_orders, slots, kinds, points, scripted,
                                    scripted, scripted, scripted, scripted, scripted, scripted, columns, state_columns,
                                    scripted ? 2 : 0, scripted, scripted ? 2 : 0, 0, 3, 2, 3, 4};
-  std::vector<double> numbers{2, 4, 8, 32, 0.45, 0.15, 500, 1e-6, 1e-4, 1e-3};
-  numbers.resize(36, 1.0);
+  std::vector<float> numbers{2, 4, 8, 32, 0.45f, 0.15f, 500, 1e-6f, 1e-4f, 1e-3f};
+  numbers.resize(36, 1);
   Block<float> sheet(5 * orders), shift(2 * orders), per_unit(units), full(2 * units), pairs(units * units);
   Block<float> beam(2 * units * units), park(2 * units), unfit(m * n), types(kinds * units), per_ally(n);
   Block<float> battle(rows * units * envs, 20), initial(rows * units * envs), damage(envs), begun(envs);

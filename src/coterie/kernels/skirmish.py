@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from coterie.kernels import native
 
 
 class Sizes(NamedTuple):
-    """Integers of a map, in the order of those in skirmish.cpp.
+    """Integers of a map, in the order of `Sizes` in skirmish.cpp.
 
     Attributes:
         rows: Number F of features of a unit.
@@ -53,55 +52,6 @@ class Sizes(NamedTuple):
     shaped: int
     obs: int
     state: int
-
-    @property
-    def views(self) -> int:
-        """Number of sides that observe."""
-        return 1 if self.scripted else 2
-
-
-class Numbers(NamedTuple):
-    """Constants of the worlds under their names there, in the order of those in skirmish.cpp.
-
-    Attributes:
-        wall: Position, half-width of the gap, margin, and the lowest and highest y of the way through the gap.
-        home: Where enemies go without a target.
-        total: Points of the enemies at the start.
-        all_kills: Reward for killing all of them, before scaling.
-        scale: Factor on the reward.
-    """
-
-    substeps: float
-    ticks: float
-    step: float
-    size: float
-    push: float
-    beam_depth: float
-    away: float
-    near: float
-    same: float
-    close: float
-    health_for_energy: float
-    energy_growth: float
-    energy: float
-    shield_delay: float
-    shield_growth: float
-    wall: tuple[float, float, float, float, float]
-    sight: float
-    sight_squared: float
-    inverse_sight: float
-    aim: float
-    margin: float
-    first: float
-    whole: float
-    nobody: float
-    home: tuple[float, float]
-    kill: float
-    win: float
-    best: float
-    total: float
-    all_kills: float
-    scale: float
 
 
 class SkirmishTables(NamedTuple):
@@ -156,7 +106,7 @@ class SkirmishConstants:
 
     Attributes:
         sizes: Integers.
-        numbers: Reals.
+        numbers: Reals, in the order of `Numbers` in skirmish.cpp.
         tables: Tensors.
         beams: Units with a beam.
         healers: Healers of a scripted side.
@@ -164,30 +114,26 @@ class SkirmishConstants:
     """
 
     sizes: Sizes
-    numbers: Numbers
+    numbers: Sequence[float]
     tables: SkirmishTables
     beams: Sequence[int]
     healers: Sequence[int]
     teammates: Sequence[int]
     _cached: dict[int, tuple[array[int], array[float]]] = field(default_factory=dict)
 
-    @cached_property
-    def addresses(self) -> list[int]:
-        """Addresses of the tables, 0 for none."""
-        return _addresses(*self.tables)
-
     def arrays(self, envs: int) -> tuple[array[int], array[float]]:
         """Returns the numbers that the C function reads, integers and reals, for a number of environments."""
         if envs not in self._cached:
             lists = (self.beams, self.healers, self.teammates)
-            integers = [envs, *self.sizes, *map(len, lists), *(unit for units in lists for unit in units)]
-            reals = [y for x in self.numbers for y in (x if isinstance(x, tuple) else (x,))]
-            self._cached[envs] = native.integers(*integers), native.reals(*reals)
+            integers = native.integers(
+                envs, *self.sizes, *map(len, lists), *(unit for units in lists for unit in units)
+            )
+            self._cached[envs] = integers, array("f", self.numbers)
         return self._cached[envs]
 
 
 class BattleInputs(NamedTuple):
-    """Tensors that a step reads, contiguous, float32 unless stated otherwise; None for none.
+    """Tensors that a step reads, float32 unless stated otherwise; None for none.
 
     Attributes:
         units: Features [F, U, B].
@@ -237,28 +183,15 @@ class BattleOutputs(NamedTuple):
 def skirmish_step(constants: SkirmishConstants, inputs: BattleInputs) -> BattleOutputs:
     """Advances all battles by one step, starts new episodes and observes, see `coterie.envs.worlds.skirmish`.
 
-    Nothing is differentiated. The units are float32 on the CPU.
+    Nothing is differentiated.
 
     Raises:
         IndexError: If an action is not one of the choices.
         TypeError: If an argument has another type or device.
         ValueError: If it has another shape.
     """
-    units, sizes = inputs.units, constants.sizes
-    envs = units.shape[2]
-    _check(sizes, inputs, envs)
-    out = _empty(sizes, units, envs)
-    invalid = native.integers(0)
-    pointers = native.addresses(*constants.addresses, *_addresses(*inputs), *_addresses(*out), invalid.buffer_info()[0])
-    native.call("skirmish_step", torch.float32, *constants.arrays(envs), pointers)
-    if invalid[0]:
-        raise IndexError("an action is not one of the choices")
-    return out
-
-
-def _check(sizes: Sizes, inputs: BattleInputs, envs: int) -> None:
-    enemies, number = sizes.size - sizes.allies, torch.float32
-    battle = (sizes.rows, sizes.size, envs)
+    sizes, envs, number = constants.sizes, inputs.units.shape[-1], torch.float32
+    battle, enemies = (sizes.rows, sizes.size, envs), sizes.size - sizes.allies
     native.check(
         "skirmish_step",
         ("units", inputs.units, number, battle),
@@ -269,22 +202,26 @@ def _check(sizes: Sizes, inputs: BattleInputs, envs: int) -> None:
         ("resetting", inputs.resetting, torch.bool, (envs,)),
         ("initial", inputs.initial, number, battle),
     )
-
-
-def _addresses(*tensors: Tensor | None) -> list[int]:
-    return [0 if x is None else x.data_ptr() for x in tensors]
+    given = [None if x is None else x.contiguous() for x in inputs]
+    out, invalid = _empty(sizes, inputs.units, envs), native.integers(0)
+    addresses = native.addresses(*constants.tables, *given, *out, invalid.buffer_info()[0])
+    native.call("skirmish_step", number, *constants.arrays(envs), addresses)
+    if invalid[0]:
+        raise IndexError("an action is not one of the choices")
+    return out
 
 
 def _empty(sizes: Sizes, units: Tensor, envs: int) -> BattleOutputs:
     """Returns memory for the results."""
-    rows, n = sizes.views * envs, sizes.allies
+    views = 1 if sizes.scripted else 2
+    rows, n = views * envs, sizes.allies
 
     def flags(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.bool)
 
     return BattleOutputs(
-        units=torch.empty_like(units),
-        reward=units.new_empty(envs, sizes.views),
+        units=units.new_empty(units.shape),
+        reward=units.new_empty(envs, views),
         obs=units.new_empty(rows, n, sizes.obs),
         state=units.new_empty(rows, sizes.state) if sizes.state else None,
         metrics=units.new_empty(4, envs),

@@ -10,7 +10,6 @@
 #pragma GCC optimize("fp-contract=off")
 #endif
 #include <algorithm>
-#include <type_traits>
 #include "memory.hpp"
 #include "pool.hpp"
 
@@ -26,13 +25,20 @@ constexpr int64_t kFirstTarget = 2 + kMoves;
 // kNarrow environments. Every kFlush rows it begins another partial sum. The rest has an order of its own.
 constexpr int64_t kColumns = 32, kFewColumns = 4, kNarrow = 8, kFlush = 16;
 
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+constexpr bool kFuses = true;
+#else
+constexpr bool kFuses = false;
+#endif
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 enum Sheet { kPace, kReach, kHeal, kWound, kHit };
 
-// In the order of skirmish.py, which explains them; then lists of units.
+// `Sizes` of skirmish.py, which explains them, with the number of environments before and those of the lists after them.
 struct Sizes {
   int64_t envs, rows, allies, size, choices, enemy_orders, slots, kinds, points, heals, ally_shields, enemy_shields,
       scripted, weakest, walled, shaped, columns, state_columns, num_beams, num_healers, num_teammates;
-  const int64_t *beams, *healers, *teammates;
 
   int64_t enemies() const { return size - allies; }
   int64_t cooldown_row() const { return 2 + points; }
@@ -45,6 +51,7 @@ struct Sizes {
   int64_t entries() const { return order_entry(size); }
 };
 
+// `Numbers` of skirmish.py.
 struct Numbers {
   float substeps, ticks, step, size, push, beam_depth, away, near, same, close;  // combat.py
   float health_for_energy, energy_growth, energy, shield_delay, shield_growth;   // units.py
@@ -77,13 +84,7 @@ using Row = float*;
 using ConstRow = const float*;
 
 // x * y + z as in PyTorch's kernels, which fuse if the processor can.
-inline float fused(float x, float y, float z) {
-#if defined(FP_FAST_FMAF) || defined(__FMA__)
-  return std::fma(x, y, z);
-#else
-  return x * y + z;
-#endif
-}
+inline float fused(float x, float y, float z) { return kFuses ? std::fma(x, y, z) : x * y + z; }
 
 // The smaller and the larger number, or x if it is NaN, by one instruction each.
 inline float least(float x, float y) { return y < x ? y : x; }
@@ -108,6 +109,7 @@ inline Pair multiply(Pair x, Pair y) {
 // Length of a finite vector, as `torch.hypot` computes it for several numbers at once: Sleef's hypotf with 0.5 ULP.
 // The C library's differs in about one of 10 million results.
 inline float hypot(float x, float y) {
+  if (!kFuses) return float(std::sqrt(double(x) * x + double(y) * y));
   x = std::fabs(x), y = std::fabs(y);
   const float low = least(x, y), high = greatest(x, y);
   const float inverse = 1 / high, s = low * inverse;
@@ -125,12 +127,12 @@ inline float hypot(float x, float y) {
 }
 
 // Advances kLanes environments at a time in memory of its own, whose rows have kLanes numbers. Lanes beyond the last
-// environment are computed from zeros and ignored.
+// environment are computed from zeros or former environments, and ignored.
 class Battle {
  public:
-  Battle(const Sizes& w, const Numbers& k, const Data& d)
-      : w_(w), k_(k), d_(d),
-        memory_((3 * w.rows * w.size + (kSheet + 16) * w.size + w.slots + kWorking) * kLanes),
+  Battle(const Sizes& w, const int64_t* lists, const Numbers& k, const Data& d)
+      : w_(w), k_(k), d_(d), beams_(lists), healers_(beams_ + w.num_beams), teammates_(healers_ + w.num_healers),
+        memory_((3 * w.rows * w.size + (kSheet + 15) * w.size + w.slots + kWorking) * kLanes),
         block_(std::max(w.columns, w.state_columns) * kLanes), targets_(w.size * kLanes), touches_(w.size) {
     Row at = memory_;
     const auto take = [&](int64_t rows) {
@@ -271,8 +273,7 @@ class Battle {
   // `Enemy.choose` and `Enemy.detour`: the target of an enemy, and its orders.
   void choose(int64_t i) {
     alignas(64) int32_t chosen[kLanes];
-    const bool heals = std::find(w_.healers, w_.healers + w_.num_healers, i) != w_.healers + w_.num_healers;
-    if (heals)
+    if (std::find(healers_, teammates_, i) != teammates_)
       choose_teammate(i, chosen);
     else
       choose_ally(i, chosen);
@@ -288,8 +289,10 @@ class Battle {
 
   void choose_ally(int64_t i, int32_t* __restrict chosen) {
     const int64_t e = i - w_.allies;
+    const int32_t nobody = int32_t(w_.size);
     const ConstRow own_x = x(i), own_y = y(i);
     const Row nearest = working(0);
+    each_lane([&](int64_t b) { nearest[b] = kInfinity, chosen[b] = nobody; });
     for (int64_t j = 0; j < w_.allies; j++) {
       const ConstRow to_x = x(j), to_y = y(j), left = health(j), shield = feature(1 + w_.points, j);
       const float unfit = d_.unfit == nullptr ? 0.0f : d_.unfit[e * w_.allies + j], reach2 = d_.reach2[e * w_.allies + j];
@@ -299,32 +302,32 @@ class Battle {
         const float square = dx * dx + dy * dy + unfit;
         const float points = (two ? left[b] + shield[b] : left[b]) - k_.first;
         const float rank = weakest && square <= reach2 ? points : square;
-        const bool nearer = j == 0 || rank < nearest[b];
+        const bool nearer = rank < nearest[b];
         nearest[b] = nearer ? rank : nearest[b];
         chosen[b] = nearer ? int32_t(j) : chosen[b];
       });
     }
-    const int32_t nobody = int32_t(w_.size);
     each_lane([&](int64_t b) { chosen[b] = nearest[b] >= k_.sight2 ? nobody : chosen[b]; });
   }
 
   // `Enemy._with_healer_targets`.
   void choose_teammate(int64_t i, int32_t* __restrict chosen) {
+    const int32_t nobody = int32_t(w_.size);
     const ConstRow own_x = x(i), own_y = y(i);
     const Row nearest = working(0);
+    each_lane([&](int64_t b) { nearest[b] = kInfinity, chosen[b] = nobody; });
     for (int64_t t = 0; t < w_.num_teammates; t++) {
-      const int64_t j = w_.teammates[t];
+      const int64_t j = teammates_[t];
       const ConstRow to_x = x(j), to_y = y(j), left = health(j);
       const float full = d_.full[j];
       each_lane([&](int64_t b) {
         const float dx = own_x[b] - to_x[b], dy = own_y[b] - to_y[b];
         const float rank = dx * dx + dy * dy + (left[b] >= full ? k_.whole : 0.0f);
-        const bool nearer = t == 0 || rank < nearest[b];
+        const bool nearer = rank < nearest[b];
         nearest[b] = nearer ? rank : nearest[b];
         chosen[b] = nearer ? int32_t(j) : chosen[b];
       });
     }
-    const int32_t nobody = int32_t(w_.size);
     each_lane([&](int64_t b) { chosen[b] = nearest[b] >= k_.nobody ? nobody : chosen[b]; });
   }
 
@@ -373,10 +376,9 @@ class Battle {
     const int32_t* target = targets_ + i * kLanes;
     const Row dx = row(offset_, i), dy = row(offset_, w_.size + i);
     const Row distance = row(distance_, i), gap = row(gap_, i), fires = row(fires_, i);
-    const float none = -std::numeric_limits<float>::infinity();
     each_lane([&](int64_t b) {
       const float goal_x = all_x[target[b]], goal_y = all_y[target[b]];
-      dx[b] = (reach[b] > none ? goal_x : to_x[b]) - own_x[b], dy[b] = (reach[b] > none ? goal_y : to_y[b]) - own_y[b];
+      dx[b] = (reach[b] > -kInfinity ? goal_x : to_x[b]) - own_x[b], dy[b] = (reach[b] > -kInfinity ? goal_y : to_y[b]) - own_y[b];
     });
     each_lane([&](int64_t b) {
       distance[b] = hypot(dx[b], dy[b]), gap[b] = distance[b] - reach[b];
@@ -395,7 +397,7 @@ class Battle {
       if (w_.points < 2) continue;
       for (int64_t b = 0; b < kLanes; b++) taken_[w_.size * kLanes + target[b]] += fires[b] * hit[b];
     }
-    for (int64_t k = 0; k < w_.num_beams; k++) beam_damage(w_.beams[k]);
+    for (int64_t k = 0; k < w_.num_beams; k++) beam_damage(beams_[k]);
   }
 
   // `Combat._beam_damage`.
@@ -799,6 +801,7 @@ class Battle {
   const Sizes& w_;
   const Numbers& k_;
   const Data& d_;
+  const int64_t *beams_, *healers_, *teammates_;  // each ends where the next one begins
   Buffer<float> memory_, block_;
   Buffer<int32_t> targets_;
   Buffer<bool> touches_;
@@ -810,57 +813,31 @@ class Battle {
   bool invalid_ = false;
 };
 
-void skirmish_step(const Sizes& w, const Numbers& k, const Data& d, int threads) {
-  std::atomic<bool> invalid{false};
-  const bool large = w.envs * w.size * w.size >= kMinParallel;
-  const auto make_battle = [&] { return Battle(w, k, d); };
-  parallel_for({ceil_div(w.envs, kLanes), large ? threads : 1}, make_battle, [&](int64_t part, Battle& battle) {
-    const int64_t from = part * kLanes, left = w.envs - from;
-    if (battle.step(from, left < kLanes ? left : kLanes)) invalid = true;
-  });
-  *d.invalid = invalid;
-}
-
-// In the order of `Sizes`, then the lists of units.
-Sizes read_sizes(const int64_t* n) {
-  Sizes w{};
-  for (int64_t* number : {&w.envs, &w.rows, &w.allies, &w.size, &w.choices, &w.enemy_orders, &w.slots, &w.kinds,
-                          &w.points, &w.heals, &w.ally_shields, &w.enemy_shields, &w.scripted, &w.weakest, &w.walled,
-                          &w.shaped, &w.columns, &w.state_columns, &w.num_beams, &w.num_healers, &w.num_teammates})
-    *number = *n++;
-  w.beams = n, w.healers = w.beams + w.num_beams, w.teammates = w.healers + w.num_healers;
-  return w;
-}
-
-// In the order of `Numbers`.
-Numbers read_numbers(const double* c) {
-  Numbers k{};
-  for (float* number : {&k.substeps, &k.ticks, &k.step, &k.size, &k.push, &k.beam_depth, &k.away, &k.near, &k.same,
-                        &k.close, &k.health_for_energy, &k.energy_growth, &k.energy, &k.shield_delay, &k.shield_growth,
-                        &k.wall_x, &k.wall_gap, &k.wall_margin, &k.wall_low, &k.wall_high, &k.sight, &k.sight2,
-                        &k.inverse_sight, &k.aim, &k.margin, &k.first, &k.whole, &k.nobody, &k.home_x, &k.home_y,
-                        &k.kill, &k.win, &k.best, &k.total, &k.all_kills, &k.scale})
-    *number = float(*c++);
-  return k;
-}
-
-// In the order of `Data`.
-Data read_data(void* const* p) {
-  Data d{};
-  const auto read = [&](auto... fields) {
-    ((*fields = static_cast<std::remove_pointer_t<decltype(fields)>>(*p++)), ...);
-  };
-  read(&d.sheet, &d.shift, &d.period, &d.full, &d.inverse_full, &d.contact, &d.radius, &d.beam_width, &d.beam, &d.park,
-       &d.unfit, &d.reach2, &d.types, &d.per_period, &d.per_energy, &d.armed, &d.fit, &d.target, &d.slot);
-  read(&d.units, &d.choices, &d.enemy_choices, &d.enemy_damage, &d.begun, &d.resetting, &d.initial);
-  read(&d.after, &d.reward, &d.obs, &d.state, &d.metrics, &d.ended, &d.died, &d.alive, &d.mask, &d.invalid);
-  return d;
+template <class T>
+T read(const void* from) {
+  T found;
+  std::memcpy(&found, from, sizeof found);
+  return found;
 }
 
 }  // namespace
 }  // namespace coterie
 
-// n, c, p: in the order of `read_sizes`, `read_numbers` and `read_data`.
-COTERIE_API void coterie_skirmish_step_f32(const int64_t* n, const double* c, void* const* p, int threads) {
-  coterie::skirmish_step(coterie::read_sizes(n), coterie::read_numbers(c), coterie::read_data(p), threads);
+// n: `Sizes`; then the units with a beam, the healers of a scripted side, and the units that they heal.
+// c: `Numbers`.
+// p: `Data`.
+COTERIE_API void coterie_skirmish_step_f32(const int64_t* n, const float* c, void* const* p, int threads) {
+  using namespace coterie;
+  const auto w = read<Sizes>(n);
+  const auto k = read<Numbers>(c);
+  const auto d = read<Data>(p);
+  const int64_t* lists = n + sizeof w / sizeof *n;
+  std::atomic<bool> invalid{false};
+  const bool large = w.envs * w.size * w.size >= kMinParallel;
+  const auto make_battle = [&] { return Battle(w, lists, k, d); };
+  parallel_for({ceil_div(w.envs, kLanes), large ? threads : 1}, make_battle, [&](int64_t part, Battle& battle) {
+    const int64_t from = part * kLanes, left = w.envs - from;
+    if (battle.step(from, left < kLanes ? left : kLanes)) invalid = true;
+  });
+  *d.invalid = invalid;
 }

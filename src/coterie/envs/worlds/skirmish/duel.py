@@ -14,11 +14,12 @@ from coterie.core.device_constants import DeviceConstant
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.envs.worlds.skirmish import Roster
-from coterie.envs.worlds.skirmish.battle import BEST, KILL, WIN, begun, fighters, formation
+from coterie.envs.worlds.skirmish.battle import begun, fighters, formation
 from coterie.envs.worlds.skirmish.combat import SIZE, Combat, Layout, Orders
 from coterie.envs.worlds.skirmish.observations import ObservationBuilder
 from coterie.envs.worlds.skirmish.render import Scene, draw
-from coterie.envs.worlds.skirmish.step_kernel import Reward, StepKernel
+from coterie.envs.worlds.skirmish.rewards import KILL, WIN, scale
+from coterie.envs.worlds.skirmish.step_kernel import StepKernel
 from coterie.envs.worlds.skirmish.units import FIRST_TARGET, NOOP, Force, TableCache, build_tables
 from coterie.envs.worlds.world import Advanced, Observation, Outcome, State, World
 
@@ -57,7 +58,7 @@ class Duel(World):
         self._combat = Combat(self.force, self.layout, None)
         self._observations = ObservationBuilder(self.force, self.layout)
         self._table_cache = TableCache(lambda like: build_tables(self.force, like))
-        self._scale = BEST / (self.force.total + KILL * self.force.m + WIN)
+        self._scale = scale(self.force, 1.0)
         self.reset_noise_size = 2 * self.force.size
         self.terminate_at_limit = config.terminate_at_limit
         seen, space = spaces.Box(-1, 1, (self._observations.size,), np.float32), spaces.Discrete(self.force.choices)
@@ -90,10 +91,9 @@ class Duel(World):
         self._kernel = StepKernel(
             self.force,
             self.layout,
-            None,
             self._table_cache,
-            script=None,
-            reward=Reward(config.reward == "shaped", KILL, WIN, BEST, self._scale),
+            enemy=None,
+            shaped=config.reward == "shaped",
             observations=self._observations,
             with_state=with_state,
         )
@@ -156,7 +156,7 @@ class Duel(World):
     def _fused_step(
         self, state: State, action: dict[str, Action], resetting: Tensor | None, initial: State | None
     ) -> Advanced | None:
-        """Does the work of `step`, of starting new episodes and of `observe`; None if there is no kernel."""
+        """Does the work of `step`, of starting episodes, and of `observe` by the kernel; see `World.fused_step`."""
         chosen = [action[side].discrete for side in SIDES]
         out = self._kernel(state, [each for each in chosen if each is not None], resetting, initial)
         if out is None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from coterie.envs.worlds.skirmish import combat, units
+from coterie.envs.worlds.skirmish import combat, enemy, rewards, units
 from coterie.envs.worlds.skirmish.combat import Layout, Wall
+from coterie.envs.worlds.skirmish.enemy import Enemy
 from coterie.envs.worlds.skirmish.observations import AIM, MARGIN, SIGHT, ObservationBuilder
 from coterie.envs.worlds.skirmish.units import Force, TableCache, Tables
 from coterie.envs.worlds.world import State
@@ -16,37 +15,11 @@ from coterie.kernels import native
 from coterie.kernels.skirmish import (
     BattleInputs,
     BattleOutputs,
-    Numbers,
     Sizes,
     SkirmishConstants,
     SkirmishTables,
     skirmish_step,
 )
-
-
-class Script(NamedTuple):
-    """Constants of the scripted enemy, see `coterie.envs.worlds.skirmish.battle.Enemy`."""
-
-    weakest: bool
-    home: tuple[float, float]
-    first: float
-    whole: float
-    nobody: float
-    healers: tuple[int, ...]
-    teammates: tuple[int, ...]
-
-
-class Reward(NamedTuple):
-    """Constants of the reward; kill, win and best: points per kill and victory, and in total after scaling."""
-
-    shaped: bool
-    kill: float
-    win: float
-    best: float
-    scale: float
-
-
-_NO_SCRIPT = Script(False, (0.0, 0.0), 0.0, 0.0, 0.0, (), ())
 
 
 class StepKernel:
@@ -55,10 +28,9 @@ class StepKernel:
     Args:
         force: units of the map.
         layout: features of the units.
-        wall: wall of the map.
         tables: tables of the map.
-        script: choice of the second side's targets; None if it takes actions.
-        reward: the reward.
+        enemy: the scripted side; None if both sides take actions.
+        shaped: True for rewards for damage, False for won battles only.
         observations: what agents observe.
         with_state: True if states are computed.
     """
@@ -67,16 +39,15 @@ class StepKernel:
         self,
         force: Force,
         layout: Layout,
-        wall: Wall | None,
         tables: TableCache,
         *,
-        script: Script | None,
-        reward: Reward,
+        enemy: Enemy | None,
+        shaped: bool,
         observations: ObservationBuilder,
         with_state: bool,
     ):
-        self._force, self._layout, self._wall, self._tables = force, layout, wall, tables
-        self._script, self._reward = script, reward
+        self._force, self._layout, self._tables = force, layout, tables
+        self._enemy, self._shaped = enemy, shaped
         self._obs_size, self._state_size = observations.size, observations.state_size if with_state else 0
         self._constants: SkirmishConstants | None = None
 
@@ -85,7 +56,8 @@ class StepKernel:
     ) -> BattleOutputs | None:
         """Advances a state by one step, and replaces its units by those of `initial` where `resetting` [B].
 
-        Returns None if there is no kernel for the type, the device or a single environment.
+        Returns None if there is no kernel for the types, the device or a single environment, whose numbers PyTorch adds
+        in another order.
 
         Args:
             state: the state.
@@ -94,100 +66,77 @@ class StepKernel:
             initial: states of the new episodes.
         """
         rows = state["units"]
-        # PyTorch adds the numbers of a single environment in another order.
-        if type(rows) is not Tensor or not native.is_supported(rows) or len(rows) == 1:
+        if native.is_traced(rows) or not native.is_supported(rows) or rows.dtype is not torch.float32 or len(rows) == 1:
             return None
-        if rows.dtype is not torch.float32:
+        if any(x.dtype is not torch.int64 for x in choices):
             return None
-        first, second = choices if len(choices) > 1 else (choices[0], None)
-        return skirmish_step(
-            self._constants_for(rows),
-            BattleInputs(
-                units=rows.permute(1, 2, 0).contiguous(),
-                choices=first.contiguous(),
-                enemy_choices=None if second is None else second.contiguous(),
-                enemy_damage=state.get("enemy_damage"),
-                begun=state.get("enemy_health"),
-                resetting=resetting,
-                initial=None if initial is None else initial["units"].permute(1, 2, 0).contiguous(),
-            ),
+        inputs = BattleInputs(
+            units=rows.permute(1, 2, 0),
+            choices=choices[0],
+            enemy_choices=choices[1] if len(choices) > 1 else None,
+            enemy_damage=state.get("enemy_damage"),
+            begun=state.get("enemy_health"),
+            resetting=resetting,
+            initial=None if initial is None else initial["units"].permute(1, 2, 0),
         )
+        return skirmish_step(self._constants_for(rows), inputs)
 
     def _constants_for(self, like: Tensor) -> SkirmishConstants:
         if self._constants is None:
-            force, script = self._force, self._script or _NO_SCRIPT
+            foe = self._enemy
             with torch.inference_mode(False):
                 tables = self._make_tables(self._tables.get(like))
+            healers, teammates = ((), ()) if foe is None else (foe.healers, foe.teammates)
             self._constants = SkirmishConstants(
-                self._sizes(), self._numbers(script), tables, force.beams, script.healers, script.teammates
+                self._sizes(), self._numbers(), tables, self._force.beams, healers, teammates
             )
         return self._constants
 
     def _sizes(self) -> Sizes:
-        force, layout = self._force, self._layout
+        force, layout, foe = self._force, self._layout, self._enemy
         return Sizes(
             rows=len(layout.names),
             allies=force.n,
             size=force.size,
             choices=force.choices,
-            enemy_orders=force.choices if self._script is None else force.size + 1,
+            enemy_orders=force.choices if foe is None else force.size + 1,
             slots=force.slots,
             kinds=len(force.names) if force.typed else 0,
             points=layout.points.stop - layout.points.start,
             heals=int(layout.heals),
             ally_shields=int(force.shielded[0]),
             enemy_shields=int(force.shielded[1]),
-            scripted=int(self._script is not None),
-            weakest=int(self._script is not None and self._script.weakest),
-            walled=int(self._wall is not None),
-            shaped=int(self._reward.shaped),
+            scripted=int(foe is not None),
+            weakest=int(foe is not None and foe.focus == "weakest"),
+            walled=int(foe is not None and foe.wall is not None),
+            shaped=int(self._shaped),
             obs=self._obs_size,
             state=self._state_size,
         )
 
-    def _numbers(self, script: Script) -> Numbers:
-        wall, reward, force = self._wall or Wall(), self._reward, self._force
+    def _numbers(self) -> list[float]:
+        """Returns `Numbers` of skirmish.cpp in their order."""
+        force, foe = self._force, self._enemy
+        wall = (foe and foe.wall) or Wall()
         inner = wall.gap - wall.margin
-        return Numbers(
-            substeps=combat.SUBSTEPS,
-            ticks=combat.TICKS,
-            step=units.STEP,
-            size=combat.SIZE,
-            push=combat.PUSH,
-            beam_depth=combat.BEAM_DEPTH,
-            away=combat.AWAY,
-            near=combat.NEAR,
-            same=combat.SAME,
-            close=combat.CLOSE,
-            health_for_energy=units.HEALTH_FOR_ENERGY,
-            energy_growth=units.ENERGY_GROWTH * combat.TICKS,
-            energy=units.ENERGY,
-            shield_delay=units.SHIELD_DELAY,
-            shield_growth=units.SHIELD_GROWTH * units.STEP,
-            wall=(wall.x, wall.gap, wall.margin, combat.SIZE / 2 - inner, combat.SIZE / 2 + inner),
-            sight=SIGHT,
-            sight_squared=SIGHT**2,
-            inverse_sight=1 / SIGHT,
-            aim=AIM,
-            margin=MARGIN,
-            first=script.first,
-            whole=script.whole,
-            nobody=script.nobody,
-            home=script.home,
-            kill=reward.kill,
-            win=reward.win,
-            best=reward.best,
-            total=force.total,
-            all_kills=reward.kill * force.m,
-            scale=reward.scale,
-        )
+        return [
+            *(combat.SUBSTEPS, combat.TICKS, units.STEP, combat.SIZE, combat.PUSH, combat.BEAM_DEPTH),
+            *(combat.AWAY, combat.NEAR, combat.SAME, combat.CLOSE),
+            *(units.HEALTH_FOR_ENERGY, units.ENERGY_GROWTH * combat.TICKS, units.ENERGY),
+            *(units.SHIELD_DELAY, units.SHIELD_GROWTH * units.STEP),
+            *(wall.x, wall.gap, wall.margin, combat.SIZE / 2 - inner, combat.SIZE / 2 + inner),
+            *(SIGHT, SIGHT**2, 1 / SIGHT, AIM, MARGIN),
+            *(enemy.FIRST, enemy.WHOLE, enemy.NOBODY, *(foe.home if foe else (0.0, 0.0))),
+            *(rewards.KILL, rewards.WIN, rewards.BEST),
+            *(force.total, rewards.KILL * force.m, rewards.scale(force, 1.0)),
+        ]
 
     def _make_tables(self, tables: Tables) -> SkirmishTables:
         force = self._force
         sheet, shift, target = self._orders(tables)
         return SkirmishTables(
-            sheet=sheet.contiguous(),
-            shift=shift.contiguous(),
+            sheet=sheet,
+            shift=shift,
             period=tables.period,
             full=tables.full,
             inverse_full=tables.inverse_full,
@@ -209,17 +158,11 @@ class StepKernel:
 
     def _orders(self, tables: Tables) -> tuple[Tensor, Tensor, Tensor]:
         """Sheets [R, E], displacements [2, E] and targets [E] of the orders of all units."""
-        if self._script is None:  # `Duel._orders`: the second side numbers its own units first, and its east is west
-            turned = tables.ally_shift * tables.ally_shift.new_tensor([[-1.0], [1.0]])
-            target = (tables.ally_aim + self._force.n) % self._force.size
-            return (
-                torch.cat((tables.ally_sheet, tables.ally_sheet), 1),
-                torch.cat((tables.ally_shift, turned), 1),
-                torch.cat((tables.ally_aim, target)),
-            )
-        unmoved = tables.ally_shift.new_zeros(2, tables.enemy_sheet.shape[1])
-        return (
-            torch.cat((tables.ally_sheet, tables.enemy_sheet), 1),
-            torch.cat((tables.ally_shift, unmoved), 1),
-            torch.cat((tables.ally_aim, tables.enemy_aim)),
-        )
+        force, shift, aim = self._force, tables.ally_shift, tables.ally_aim
+        if self._enemy is None:  # `Duel._orders`: the second side numbers its own units first, and its east is west
+            sheet, aims = tables.ally_sheet, (aim + force.n) % force.size
+            moves = shift * shift.new_tensor([[-1.0], [1.0]])
+        else:
+            sheet, aims = tables.enemy_sheet, tables.enemy_aim
+            moves = shift.new_zeros(2, sheet.shape[1])
+        return torch.cat((tables.ally_sheet, sheet), 1), torch.cat((shift, moves), 1), torch.cat((aim, aims))
