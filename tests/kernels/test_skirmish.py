@@ -177,6 +177,17 @@ def test_arguments_of_another_shape_or_type_are_refused(kernels_on, monkeypatch)
             skirmish.skirmish_step(constants, inputs._replace(**{name: value}))
 
 
+def test_arguments_need_not_be_contiguous(kernels_on):
+    env, timestep = make_env("2s3z", 32)
+    state = env.state_dict()
+    state["state"] = state["state"] | {"enemy_damage": torch.tensor(2.0).expand(32)}
+    env.load_state_dict(state)
+    chosen = actions(timestep, torch.Generator().manual_seed(0))["ally"].discrete
+    action = {"ally": Action(torch.cat((chosen, -chosen), 2)[..., :1])}
+    expected, found, _ = step_both_ways(env, action, kernels_on)
+    assert_equal(found, expected)
+
+
 def test_a_non_finite_environment_stays_alone(kernels_on):
     env, timestep = make_env("2s3z", 5)
     action = actions(timestep, torch.Generator().manual_seed(0))

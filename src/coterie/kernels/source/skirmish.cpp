@@ -107,7 +107,7 @@ inline Pair multiply(Pair x, Pair y) {
 }
 
 // Length of a finite vector, as `torch.hypot` computes it for several numbers at once: Sleef's hypotf with 0.5 ULP.
-// The C library's differs in about one of 10 million results.
+// The C library's differs in about one of 20 million results.
 inline float hypot(float x, float y) {
   if (!kFuses) return float(std::sqrt(double(x) * x + double(y) * y));
   x = std::fabs(x), y = std::fabs(y);
