@@ -24,10 +24,11 @@ class KernelsHook(BuildHookInterface):
         sys.path.insert(0, str(Path(self.root) / "src"))
         from coterie.kernels import build  # needs nothing but the standard library
 
+        compiler = build.find_compiler()
         self.folder = tempfile.TemporaryDirectory()
         for level in levels:
             library = Path(self.folder.name) / build.prebuilt_name(level)
-            build.compile_library(build.find_compiler(), build.flags_for(level), library)
+            build.compile_library(compiler, build.flags_for(level, compiler), library)
             library.chmod(0o755)
             build_data["force_include"][str(library)] = f"coterie/kernels/prebuilt/{library.name}"
         build_data["pure_python"] = False

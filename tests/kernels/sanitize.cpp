@@ -34,6 +34,8 @@
   void coterie_particle_step_##S(const int64_t*, const double*, void* const*, int);                                    \
   void coterie_rollout_##S(const int64_t*, const double*, void* const*, int);                                          \
   void coterie_moments_##S(const int64_t*, const T*, const bool*, double* const*, int);                                \
+  void coterie_sum_episodes_##S(const int64_t*, const T*, const T*, const bool*, const bool*, double* const*,          \
+                                int64_t* const*, int);                                                                 \
   void coterie_attention_forward_##S(const int64_t*, const T*, const bool*, const int64_t*, const T* const*, T*, T*,   \
                                      int);                                                                             \
   void coterie_attention_backward_##S(const int64_t*, const T*, const bool*, const int64_t*, const T* const*, T*,      \
@@ -46,7 +48,9 @@ DECLARE(float, f32)
 DECLARE(double, f64)
 extern "C" {
 void coterie_foraging_step_f32(const int64_t*, const double*, void* const*, int);
+void coterie_steps_done_f32(const int64_t*, const bool*, const int64_t*, int64_t*, int);
 void coterie_foraging_spawn_f32(const int64_t*, void* const*, int);
+void coterie_skirmish_step_f32(const int64_t*, const float*, void* const*, int);
 int64_t coterie_exchange_counter_bytes();
 void coterie_exchange_start(const int64_t*, int64_t, const void*, int64_t);
 int64_t coterie_exchange_wait(const int64_t*, int64_t, double);
@@ -244,6 +248,20 @@ struct Blocks {
     coterie_particle_step_##S(world.data(), physics, data, threads);                                                   \
     if (invalid != 0) std::exit(1);                                                                                    \
   }                                                                                                                    \
+  void check_episodes_##S(int64_t steps, int64_t envs, int threads) {                                                  \
+    const int64_t n[] = {steps, envs, 3, 2}, columns = 6;                                                              \
+    const auto acted = flags(steps * envs), ended = flags(steps * envs);                                               \
+    int64_t count = 0;                                                                                                 \
+    for (int64_t k = 0; k < steps * envs; k++) count += ended[size_t(k)];                                              \
+    Block<T> reward(steps * envs * 3), group(steps * envs * 2);                                                        \
+    Block<double> before(envs * columns), after(envs * columns), totals(count * columns);                              \
+    Blocks<int64_t> index;                                                                                             \
+    index.add(count), index.add(count);                                                                                \
+    double* const sums[] = {before, after, totals};                                                                    \
+    coterie_sum_episodes_##S(n, reward, group, acted.get(), ended.get(), sums, index.pointers.data(), threads);        \
+    std::vector<int64_t> done(size_t((steps + 1) * envs)), first(size_t(envs), 3);                                     \
+    coterie_steps_done_f32(n, acted.get(), first.data(), done.data(), threads);                                        \
+  }                                                                                                                    \
   void check_rollout_##S(int64_t envs, int64_t steps, int64_t rule, bool noisy, int threads) {                         \
     const int64_t rows = 2 * envs, last = rule == 0 ? 5 : 0, inputs = 3 + last + 2, times = steps == 0 ? 1 : steps;    \
     std::vector<int64_t> n{times, envs, 2, 3, last, 2, inputs, 7, 4, 5, 1, rule, 5};                                   \
@@ -256,8 +274,8 @@ struct Blocks {
     for (int64_t t = 0; t < times; t++) noise.add(rows * (rule == 0 ? 6 : 5));                                         \
     Block<T> obs(rows * 3), mean(3), std(3), h(rows * 4), before(rows * 5), log_prob(times * rows), h_after(rows * 4); \
     Block<T> after_last(rows * 5), flat(10 * envs), v(4 * envs), returns(2 * envs), table(10), contact(1), mass(2);    \
-    Block<T> weight(6), ratio(envs), counts(2 * envs), flats(times * 10 * envs), coasting(8 * envs), sums(4 * envs);   \
-    Block<T> after_obs(times * rows * 3), reward(times * rows);                                                        \
+    Block<T> weight(6), ratio(envs), counts(times * 2 * envs), flats((times + 1) * 10 * envs), coasting(8 * envs);     \
+    Block<T> sums(4 * envs), after_obs((times + 1) * rows * 3), reward(times * rows);                                  \
     const auto first = flags(rows), mask = flags(rows * 5);                                                            \
     std::unique_ptr<int64_t[]> action(new int64_t[size_t(times * rows * n[10])]());                                    \
     int64_t invalid = -1;                                                                                              \
@@ -266,15 +284,18 @@ struct Blocks {
     const double physics[] = {0.1, 0.75, 0.01, 1000, 1e-9, 0.1}, numbers[] = {0.3, 10};                                \
     T* const none = nullptr;                                                                                           \
     void* const of_world[] = {flat, v, returns, none, none, table, none, none, none, contact, mass, weight, none, none,\
-                              none, ratio, none, none, none, none, none, none, none, none, counts, none, &invalid, none};\
+                              none, ratio, none, none, none, none, none, none, obs, none, none, none, &invalid, none}; \
+    std::vector<void*> of_next(std::begin(of_world), std::end(of_world));                                              \
+    std::vector<void* const*> episodes(size_t(times) + 1, of_world);                                                   \
+    for (size_t t = 3; t < episodes.size(); t++) episodes[t] = of_next.data();                                         \
     const auto data = [](const std::vector<int64_t>& x) { return const_cast<int64_t*>(x.data()); };                    \
     void* const addresses[] = {obs, first.get(), steps == 0 ? mask.get() : nullptr, mean, std, h,                      \
                                rule == 0 ? before : none, data(body), data(rnn), data(head), of_body.pointers.data(),  \
                                of_rnn.pointers.data(), of_head.pointers.data(),                                        \
                                noisy ? noise.pointers.data() : nullptr, action.get(), rule == 1 ? log_prob : none,     \
                                h_after, rule == 0 ? after_last : none,                                                 \
-                               steps == 0 ? nullptr : const_cast<void**>(&of_world[0]), data(world),                   \
-                               const_cast<double*>(physics), flats, coasting, sums, after_obs, reward};                \
+                               steps == 0 ? nullptr : episodes.data(), data(world), const_cast<double*>(physics),      \
+                               flats, coasting, sums, after_obs, reward, counts};                                      \
     coterie_rollout_##S(n.data(), numbers, addresses, threads);                                                        \
     if (steps > 0 && invalid != 0) std::exit(1);                                                                       \
   }                                                                                                                    \
@@ -282,6 +303,7 @@ struct Blocks {
     for (int threads : {1, 2})                                                                                         \
       for (int64_t rows : {0, 1, 5, 48, 49, 700}) {                                                                    \
         check_rest_##S(rows, threads);                                                                                 \
+        for (int64_t steps : {1, 9}) check_episodes_##S(steps, rows, threads);                                         \
         for (int kind : {0, 1, 2}) check_particles_##S(rows, kind, threads);                                           \
         for (int64_t steps : {0, 1, 3})                                                                                \
           for (bool noisy : {false, true})                                                                             \
@@ -307,6 +329,44 @@ struct Blocks {
   }
 CHECK(float, f32)
 CHECK(double, f64)
+
+// A map of 2 against 3 units with shields, healers, beams and a wall, and a duel of 3 against 3 without them.
+void check_skirmish(int64_t envs, bool scripted, int threads) {
+  const int64_t n = scripted ? 2 : 3, m = 3, units = n + m, slots = 3, choices = 6 + slots, kinds = scripted ? 2 : 0;
+  const int64_t points = scripted ? 2 : 1, rows = scripted ? 8 : 5, enemy_orders = scripted ? units + 1 : choices;
+  const int64_t orders = n * choices + m * enemy_orders, views = scripted ? 1 : 2, extra = points - 1 + kinds;
+  const int64_t columns = 4 + m * (5 + extra) + (n - 1) * (5 + extra) + 1 + extra;
+  const int64_t state_columns = n * (4 + extra + choices) + m * (3 + extra);
+  const std::vector<int64_t> sizes{envs, rows, n, units, choices, enemy_orders, slots, kinds, points, scripted,
+                                   scripted, scripted, scripted, scripted, scripted, scripted, columns, state_columns,
+                                   scripted ? 2 : 0, scripted, scripted ? 2 : 0, 0, 3, 2, 3, 4};
+  std::vector<float> numbers{2, 4, 8, 32, 0.45f, 0.15f, 500, 1e-6f, 1e-4f, 1e-3f};
+  numbers.resize(36, 1);
+  Block<float> sheet(5 * orders), shift(2 * orders), per_unit(units), full(2 * units), pairs(units * units);
+  Block<float> beam(2 * units * units), park(2 * units), unfit(m * n), types(kinds * units), per_ally(n);
+  Block<float> battle(rows * units * envs, 20), initial(rows * units * envs), damage(envs), begun(envs);
+  Block<float> after(rows * units * envs), reward(views * envs), obs(views * envs * n * columns);
+  Block<float> state(views * envs * state_columns), metrics(4 * envs);
+  std::vector<int64_t> target(static_cast<size_t>(orders)), slot(static_cast<size_t>(n * slots), 1);
+  std::vector<int64_t> action(static_cast<size_t>(m * envs));
+  for (size_t i = 0; i < target.size(); i++) target[i] = int64_t(i) % units;
+  for (size_t i = 0; i < action.size(); i++) action[i] = int64_t(i) % choices;
+  const auto armed = flags(units), fit = flags(n * slots), resetting = flags(envs), ended = flags(envs);
+  const auto died = flags(units * envs), alive = flags(units * envs), mask = flags(views * envs * n * choices);
+  for (const bool invalid : {false, true}) {
+    int64_t found = -1;
+    if (invalid && envs > 0) action.back() = choices;
+    float* const none = nullptr;
+    void* const data[] = {sheet, shift, per_unit, full, full, pairs, per_unit, per_unit, beam, park,
+                          scripted ? unfit : none, unfit, types, per_ally, per_ally, armed.get(),
+                          scripted ? fit.get() : nullptr, target.data(), slot.data(), battle, action.data(),
+                          scripted ? nullptr : action.data(), scripted ? damage : none, scripted ? begun : none,
+                          scripted ? resetting.get() : nullptr, initial, after, reward, obs, state, metrics,
+                          ended.get(), died.get(), alive.get(), mask.get(), &found};
+    coterie_skirmish_step_f32(sizes.data(), numbers.data(), data, threads);
+    if (!scripted && found != (invalid && envs > 0)) std::exit(1);
+  }
+}
 
 // Three ranks, in one thread, exchange as much as fits and less.
 void check_exchange() {
@@ -398,6 +458,9 @@ void check_foraging() {
 int main() {
   check_exchange();
   check_foraging();
+  for (const int threads : {1, 2})
+    for (const int64_t envs : {0, 1, 5, 32, 49, 700})
+      for (const bool scripted : {false, true}) check_skirmish(envs, scripted, threads);
   check_f32();
   check_f64();
   std::puts("no kernel accesses memory out of bounds or has undefined behavior");

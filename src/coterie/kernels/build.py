@@ -22,7 +22,7 @@ PREBUILT = Path(__file__).parent / "prebuilt"
 """Folder of the libraries in a wheel, see `make wheel`."""
 
 FLAGS = (
-    *("-O3", "-std=c++17", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
+    *("-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math"),
     *("-fvisibility=hidden", "-fPIC", "-shared"),
     # Tuned for Zen 2 and 3, GCC leaves multiplications and additions apart in some loops, such as those over a single
     # row, and fuses them in others. The bits of a row would depend on the number of rows.
@@ -101,9 +101,14 @@ def cache_key(compiler: Compiler, flags: tuple[str, ...]) -> str:
     return digest.hexdigest()[:32]
 
 
-def flags_for(processor: str) -> tuple[str, ...]:
-    """Returns the compiler's flags for `native` or one of `LEVELS`."""
-    return (*FLAGS, f"-march={processor}", _THREADS)
+def flags_for(processor: str, compiler: Compiler) -> tuple[str, ...]:
+    """Returns the compiler's flags for `native` or one of `LEVELS`.
+
+    A product is fused with the addition that follows, except in files that turn this off. Clang heeds them only with a
+    value of its own.
+    """
+    contraction = "fast-honor-pragmas" if "clang" in compiler.version else "fast"
+    return (*FLAGS, f"-ffp-contract={contraction}", f"-march={processor}", _THREADS)
 
 
 def available_library(on_compiling: Callable[[], object] = lambda: None) -> Path:
@@ -147,7 +152,7 @@ def cached_library(on_compiling: Callable[[], object] = lambda: None) -> Path:
     """
     compiler = find_compiler()
     folder = private_folder(_cache_root() / "coterie" / "kernels")
-    flags = flags_for("native")
+    flags = flags_for("native", compiler)
     library = folder / f"{cache_key(compiler, flags)}.so"
     if not library.exists():
         on_compiling()

@@ -146,10 +146,8 @@ def foraging_step(constants: ForagingConstants, inputs: StepInputs) -> StepOutpu
         mask=torch.empty(envs, players, len(constants.moves[0]), dtype=torch.bool) if constants.masked else None,
     )
     invalid = native.integers(0)
-    pointers = _pointers(*state, *given, *initial, *after, *out[1:])
-    native.call(
-        "foraging_step", torch.float32, *constants.arrays(envs), native.addresses(*pointers, invalid.buffer_info()[0])
-    )
+    addresses = native.addresses(*state, *given, *initial, *after, *out[1:], invalid.buffer_info()[0])
+    native.call("foraging_step", torch.float32, *constants.arrays(envs), addresses)
     if invalid[0]:
         raise IndexError("an action is not one of the choices, or something is outside the field")
     return out
@@ -218,7 +216,7 @@ def foraging_spawn(
     levels = (rules.min_player_level, max_player_level, rules.min_food_level, rules.max_food_level or 0)
     numbers = native.integers(envs, side, players, foods, size, present, *levels, coop, rules.exclusive, *reach)
     state, invalid = [entry.empty() for entry in _entries(envs, players, foods)], native.integers(0)
-    addresses = native.addresses(*_pointers(*given, *state), invalid.buffer_info()[0])
+    addresses = native.addresses(*given, *state, invalid.buffer_info()[0])
     native.call("foraging_spawn", torch.float32, numbers, addresses)
     if invalid[0]:
         raise IndexError(f"the side length of a field is not within 3 and {side}, or too small for {players} agents")
@@ -258,7 +256,3 @@ def _entries(envs: int, players: int, foods: int) -> list[_Entry]:
 def _arranged(operator: str, state: Mapping[str, Tensor], entries: Sequence[_Entry]) -> list[Tensor]:
     native.check(operator, *((entry.name, state[entry.name], torch.int64, entry.shape) for entry in entries))
     return [entry.arranged(state[entry.name]) for entry in entries]
-
-
-def _pointers(*tensors: Tensor | None) -> list[int | None]:
-    return [None if x is None else x.data_ptr() for x in tensors]

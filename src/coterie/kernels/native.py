@@ -161,9 +161,9 @@ def pointers(tensors: Sequence[Tensor]) -> array[int]:
     return array("Q", [x.data_ptr() for x in tensors])
 
 
-def addresses(*values: int | None) -> array[int]:
-    """Returns an array of addresses; None stands for a null pointer."""
-    return array("Q", [value or 0 for value in values])
+def addresses(*values: Tensor | int | None) -> array[int]:
+    """Returns an array of addresses, also those of tensors; None stands for a null pointer."""
+    return array("Q", [x.data_ptr() if isinstance(x, Tensor) else x or 0 for x in values])
 
 
 _PLAIN = (Tensor, Parameter)

@@ -233,17 +233,15 @@ def _addresses(constants: ParticleConstants, inputs: StepInputs, out: StepOutput
     """Returns addresses in the order of `read_data` in particle.cpp, and those of the choices of each role."""
     tables, observations = constants.actions, constants.observations
     return native.addresses(
-        *_pointers(
-            *(inputs.flat, inputs.coasting, inputs.returns, inputs.thrust, inputs.messages),
-            *(None if tables is None else tables.table, inputs.scale, constants.max_speed, inputs.damping),
-            *(constants.contact_distance, constants.inverse_mass),
-            *((None, None) if observations is None else (observations.weight, observations.bias)),
-            *(inputs.resetting, inputs.initial, inputs.local_ratio, inputs.collision_weight),
-            *out[:-2],
-            *(out.counts, out.terminated),
-        ),
+        *(inputs.flat, inputs.coasting, inputs.returns, inputs.thrust, inputs.messages),
+        *(None if tables is None else tables.table, inputs.scale, constants.max_speed, inputs.damping),
+        *(constants.contact_distance, constants.inverse_mass),
+        *((None, None) if observations is None else (observations.weight, observations.bias)),
+        *(inputs.resetting, inputs.initial, inputs.local_ratio, inputs.collision_weight),
+        *out[:-2],
+        *(out.counts, out.terminated),
         invalid.buffer_info()[0],
-        *(_pointers(*inputs.choices) or [None]),
+        *(inputs.choices or [None]),
     )
 
 
@@ -322,10 +320,6 @@ def _strides(x: Tensor) -> tuple[int, ...]:
     """Returns the strides of a view of memory [.., B] as [B, n] or [B, 2, n]."""
     envs = x.shape[0]
     return (1, envs) if x.ndim == 2 else (1, x.shape[2] * envs, envs)
-
-
-def _pointers(*tensors: Tensor | None) -> list[int | None]:
-    return [None if x is None else x.data_ptr() for x in tensors]
 
 
 def _empty(constants: ParticleConstants, inputs: StepInputs, envs: int) -> StepOutputs:

@@ -124,7 +124,7 @@ class PreparedActor:
             self._head = mlp.sizes_and_parameters(obs.new_empty(rows, hidden), *actor.head)
         pairs = (self._body, self._rnn, self._head)
         self._constants = [None if pair is None else pair[i].buffer_info()[0] for i in (0, 1) for pair in pairs]
-        self._scale = _pointers(*(actor.scale or (None, None))[:2])
+        self._scale = (actor.scale or (None, None))[:2]
 
     def __call__(self, inputs: Inputs, noise: Sequence[Tensor] | None, world: SeveralSteps | None = None) -> Acted:
         """Acts once; with a world acts and steps as often as it says, and writes the results of steps to it.
@@ -148,16 +148,15 @@ class PreparedActor:
             last=None if last is None else last.new_empty(last.shape),
         )
         kept = [None if x is None else x.contiguous() for x in inputs]
-        obs_at, first_at, mask_at, h_at, last_at = _pointers(*kept)
         noises = None if noise is None else native.pointers(noise)
-        of_world: list[int | None] = [None] * 9
+        of_world: list[Tensor | int | None] = [None] * 9
         if world is not None:
             of_world = [x.buffer_info()[0] for x in (world.episodes, world.sizes, world.numbers)]
-            of_world += _pointers(world.flat, world.coasting, world.returns, world.obs, world.reward, world.counts)
+            of_world += [world.flat, world.coasting, world.returns, world.obs, world.reward, world.counts]
         addresses = native.addresses(
-            *(obs_at, first_at, mask_at, *self._scale, h_at, last_at, *self._constants),
+            *(*kept[:3], *self._scale, *kept[3:], *self._constants),
             None if noises is None else noises.buffer_info()[0],
-            *_pointers(*out),
+            *out,
             *of_world,
         )
         sizes, numbers = native.integers(steps, *self._sizes), native.reals(self.epsilon, self._clip)
@@ -196,7 +195,3 @@ def has_kernel(actor: Actor, obs: Tensor) -> bool:
         for part in (actor.body, actor.head)
         if part is not None
     )
-
-
-def _pointers(*tensors: Tensor | None) -> list[int | None]:
-    return [None if x is None else x.data_ptr() for x in tensors]

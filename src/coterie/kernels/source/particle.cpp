@@ -287,23 +287,9 @@ class Stepper {
           total += fill<T>(d_.weight[t]) * load<T>(state_ + w_.source[t] * kEnvs + b);
         store<T>(block_ + j * W, total);
       }
-      T* to = d_.obs + (from_ + b) * w_.columns;
-      if (count_ - b < W || w_.columns < W) {
-        for (int64_t i = 0; i < W && i < count_ - b; i++)
-          for (int64_t j = 0; j < w_.columns; j++) to[i * w_.columns + j] = block_[j * W + i];
-        continue;
-      }
-      for (int64_t j = 0; j < w_.columns; j += W) write_columns(j + W > w_.columns ? w_.columns - W : j, to);
+      const int64_t rows = count_ - b < W ? count_ - b : W;
+      write_transposed<T>(block_, W, w_.columns, rows, d_.obs + (from_ + b) * w_.columns, w_.columns);
     }
-  }
-
-  // Writes W columns of the observations of W environments.
-  void write_columns(int64_t first, T* to) {
-    constexpr int W = kWidth<T>;
-    Vec<T> x[W];
-    for (int i = 0; i < W; i++) x[i] = load<T>(block_ + (first + i) * W);
-    transpose<T>(x);
-    for (int i = 0; i < W; i++) store<T>(to + i * w_.columns + first, x[i]);
   }
 
   const Sizes& w_;

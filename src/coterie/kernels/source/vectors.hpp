@@ -151,4 +151,22 @@ inline void transpose(Vec<T>* x) {
 #endif
 }
 
+// to[i * to_stride + j] = from[j * from_stride + i] for i < rows, j < columns.
+template <class T>
+inline void write_transposed(const T* from, int64_t from_stride, int64_t columns, int64_t rows, T* to,
+                             int64_t to_stride) {
+  constexpr int64_t W = kWidth<T>;
+  int64_t i = 0;
+  for (; columns >= W && i + W <= rows; i += W)
+    for (int64_t j = 0; j < columns; j += W) {
+      const int64_t first = j + W > columns ? columns - W : j;
+      Vec<T> x[W];
+      for (int64_t k = 0; k < W; k++) x[k] = load<T>(from + (first + k) * from_stride + i);
+      transpose<T>(x);
+      for (int64_t k = 0; k < W; k++) store<T>(to + (i + k) * to_stride + first, x[k]);
+    }
+  for (; i < rows; i++)
+    for (int64_t j = 0; j < columns; j++) to[i * to_stride + j] = from[j * from_stride + i];
+}
+
 }  // namespace coterie

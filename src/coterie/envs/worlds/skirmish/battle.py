@@ -16,14 +16,17 @@ from gymnasium import spaces
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from coterie.core.device_constants import DeviceConstant, constant
+from coterie.core.device_constants import DeviceConstant
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.envs.contract.parameters import Parameter
 from coterie.envs.worlds.skirmish import Roster
 from coterie.envs.worlds.skirmish.combat import SIZE, Combat, Layout, Orders, Wall
-from coterie.envs.worlds.skirmish.observations import SIGHT, ObservationBuilder
+from coterie.envs.worlds.skirmish.enemy import Enemy, Focus
+from coterie.envs.worlds.skirmish.observations import ObservationBuilder
 from coterie.envs.worlds.skirmish.render import Fighter, Scene, draw
+from coterie.envs.worlds.skirmish.rewards import KILL, WIN, scale
+from coterie.envs.worlds.skirmish.step_kernel import StepKernel
 from coterie.envs.worlds.skirmish.units import (
     ENERGY_START,
     FIRST_TARGET,
@@ -32,10 +35,9 @@ from coterie.envs.worlds.skirmish.units import (
     STEP,
     Force,
     TableCache,
-    Tables,
     build_tables,
 )
-from coterie.envs.worlds.world import Observation, Outcome, State, World
+from coterie.envs.worlds.world import Advanced, Observation, Outcome, State, World
 
 TEAM_START = (9.0, SIZE / 2)
 """Starting position of the first side."""
@@ -105,75 +107,7 @@ def fighters(
     return tuple(shown)
 
 
-Focus = Literal["nearest", "weakest"]
-_FIRST = 1e6  # ranks units within reach before all others
-_WHOLE = 1e4  # ranks teammates that need no healing after all others
-_NOBODY = 1e5
-
-
-class Enemy:
-    """Chooses the target of every enemy once per step."""
-
-    def __init__(self, force: Force, focus: Focus, home: tuple[float, float], wall: Wall | None):
-        self._force, self._focus, self._home, self._wall = force, focus, home, wall
-        n = force.n
-        self._healers = tuple(i for i in force.healers if i >= n)
-        self._teammates = tuple(i for i in range(n, force.size) if not force.units[i].air)
-
-    def choose(self, pos: Tensor, points: Tensor, tables: Tables) -> Tensor:
-        """[m, B] int64: target of each enemy, `size` for none.
-
-        The nearest unit that it can hit, if within sight; with `weakest`, the unit within reach with the fewest points,
-        else the nearest. Healers choose the nearest injured teammate, else the nearest teammate.
-
-        Args:
-            pos: [2, U, B].
-            points: [1 or 2, U, B].
-        """
-        n, size = self._force.n, self._force.size
-        apart = pos[:, n:].unsqueeze(2) - pos[:, :n].unsqueeze(1)
-        square = apart[0].square().add_(apart[1].square())
-        if tables.unfit is not None:
-            square = square + tables.unfit
-        if self._focus == "weakest":
-            left = points.sum(0)[:n] - _FIRST
-            square = torch.where(square <= tables.reach2, left, square)
-        least, chosen = square.min(1)
-        chosen = chosen.masked_fill_(least >= SIGHT**2, size)
-        if self._healers:
-            chosen = self._with_healer_targets(chosen, pos, points[0], tables)
-        return chosen
-
-    def _with_healer_targets(self, chosen: Tensor, pos: Tensor, health: Tensor, tables: Tables) -> Tensor:
-        """`chosen` with the targets of healers filled in."""
-        n, size = self._force.n, self._force.size
-        teammates, healers = (constant(units, pos.device, torch.int64) for units in (self._teammates, self._healers))
-        apart = pos[:, healers].unsqueeze(2) - pos[:, teammates].unsqueeze(1)
-        square = apart[0].square().add_(apart[1].square()) + (health[teammates] >= tables.full[0, teammates]) * _WHOLE
-        least, teammate = square.min(1)
-        best = teammates[teammate].masked_fill(least >= _NOBODY, size)
-        return chosen.index_copy(0, healers - n, best)
-
-    def detour(self, chosen: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
-        """Targets [m, B] and destinations [2, m, B] of enemies whose path is blocked by the wall.
-
-        A unit with the wall between itself and its destination drops its target and walks to the gap.
-        """
-        n, num_envs = self._force.n, pos.shape[2]
-        point = pos.new_empty(2, self._force.m, num_envs)
-        point[0], point[1] = self._home
-        if self._wall is None:
-            return chosen, point
-        size = self._force.size
-        target_x = pos[0].gather(0, chosen.clamp(max=size - 1))
-        goal_x = torch.where(chosen < size, target_x, point[0])
-        behind, way = self._wall.way(pos[:, n:], goal_x)
-        return chosen.masked_fill(behind, size), torch.where(behind, way, point)
-
-
 ROLE = "ally"
-KILL, WIN, BEST = 10.0, 200.0, 20.0
-"""Points per killed enemy and per won battle, and the total to which all points are scaled."""
 
 
 class SkirmishConfig(BaseModel):
@@ -212,7 +146,7 @@ class Skirmish(World):
         self._enemy = Enemy(self.force, config.enemy_focus, TEAM_START, self._wall)
         self._observations = ObservationBuilder(self.force, self.layout)
         self._table_cache = TableCache(lambda like: build_tables(self.force, like))
-        self._scale = BEST / (self.force.total + KILL * self.force.m + WIN)
+        self._scale = scale(self.force, 1.0)
         self.reset_noise_size = 2 * self.force.size
         self.parameters = {
             "enemy_damage": Parameter(config.enemy_damage, 0, 100, "factor on the damage dealt by enemies"),
@@ -242,6 +176,16 @@ class Skirmish(World):
             episode_limit=config.episode_limit,
         )
         self._begin = DeviceConstant(formation(self.force, self.layout))
+        self._kernel = StepKernel(
+            self.force,
+            self.layout,
+            self._table_cache,
+            enemy=self._enemy,
+            shaped=config.reward == "shaped",
+            observations=self._observations,
+            with_state=with_state,
+        )
+        self.fused_step = self._fused_step
 
     # ------------------------------------------------------------------------------------------ the contract
 
@@ -294,6 +238,35 @@ class Skirmish(World):
         states = {"global": self._observations.state(units, tables)} if self._with_state else {}
         return Observation({ROLE: obs}, {ROLE: mask}, states, (units[2, : self.force.n] > 0).T)
 
+    def _fused_step(
+        self, state: State, action: dict[str, Action], resetting: Tensor | None, initial: State | None
+    ) -> Advanced | None:
+        """Does the work of `step`, of starting episodes, and of `observe` by the kernel; see `World.fused_step`."""
+        chosen = action[ROLE].discrete
+        assert chosen is not None
+        out = self._kernel(state, [chosen], resetting, initial)
+        if out is None:
+            return None
+        n = self.force.n
+        outcome = Outcome(
+            reward=out.reward.new_zeros(len(out.reward), n),
+            group_reward=out.reward,
+            terminated=out.ended,
+            agent_terminated=out.died[:n].T,
+            metrics=lambda: {
+                "won": out.metrics[0],
+                "enemies_dead": out.metrics[3],
+                "allies_dead": out.metrics[2],
+            },
+        )
+        states = {} if out.state is None else {"global": out.state}
+        observation = Observation({ROLE: out.obs}, {ROLE: out.mask}, states, out.alive[:n].T)
+        after = {**state, "units": out.units.permute(2, 0, 1)}
+        if resetting is not None and initial is not None:
+            for name in after.keys() - {"units"}:
+                after[name] = torch.where(resetting, initial[name], after[name])
+        return after, outcome, observation
+
     def render(self, state: State, size: int) -> np.ndarray:
         return draw(self.scene(state), size)
 
@@ -329,8 +302,8 @@ class Skirmish(World):
             return won.to(units.dtype) - (ended & ~won & (units[2, self.force.n :] > 0).any(0)).to(units.dtype)
         points = self.layout.points
         taken = (before[points, self.force.n :] - units[points, self.force.n :]).sum((0, 1))
-        scale = self._scale if begun is None else BEST / (self.force.total * begun + KILL * self.force.m + WIN)
-        return (taken + KILL * died.sum(0) + WIN * won) * scale
+        factor = self._scale if begun is None else scale(self.force, begun)
+        return (taken + KILL * died.sum(0) + WIN * won) * factor
 
     def scene(self, state: State) -> Scene:
         """Scene of the single environment in `state`."""

@@ -85,10 +85,14 @@ PUSH = 0.45
 """Fraction of the overlap with another unit by which a unit is pushed away per substep."""
 BEAM_DEPTH = 0.15
 """Half the depth of a beam along the line of its attack."""
-_AWAY = 500.0  # farther than any two living units
-_NEAR = 1e-6
-_SAME = 1e-4
-_CLOSE = 1e-3  # a unit that walks up to its range may stop a rounding error short of it
+AWAY = 500.0
+"""A distance greater than that of any two living units."""
+NEAR = 1e-6
+"""Least distance, and least damage, by which is divided."""
+SAME = 1e-4
+"""Least squared distance of two units, in units of their contact distance."""
+CLOSE = 1e-3
+"""Tolerance of reach: a unit that walks up to its range may stop a rounding error short of it."""
 
 
 class Layout:
@@ -144,7 +148,7 @@ class Combat:
             offset = torch.where(aims, goal, orders.point).sub_(pos)
             distance = torch.hypot(offset[0], offset[1])
             gap = distance - orders.sheet[REACH]
-            inside = gap <= _CLOSE
+            inside = gap <= CLOSE
             fires = (inside & (cooldown < TICKS)).to(pos.dtype)
             taken = self._attacks(pos, offset, distance, fires, orders=orders, tables=tables)
             points, hit = self._apply_damage(points, taken)
@@ -154,8 +158,8 @@ class Combat:
                 hit_at_all = hit if hit_at_all is None else hit_at_all | hit
             cooldown = torch.addcmul(cooldown, fires, tables.period).sub_(TICKS).clamp_min_(0)
             # Dead units are not pursued and do not move.
-            walked = torch.minimum(gap.clamp_(min=0), pace).masked_fill_(distance > _AWAY, 0)
-            walked = torch.addcmul(pos, offset, walked.div_(distance.clamp_min_(_NEAR)))
+            walked = torch.minimum(gap.clamp_(min=0), pace).masked_fill_(distance > AWAY, 0)
+            walked = torch.addcmul(pos, offset, walked.div_(distance.clamp_min_(NEAR)))
             pos = self._resolve_collisions(pos, walked, points[0], tables)
         if hit_at_all is not None:
             points, calm = self._recover(points, units[layout.place["calm"]], hit_at_all, tables)
@@ -185,7 +189,7 @@ class Combat:
         """[2, U, B]: damage of unit i's beam to the units next to its target, excluding the target."""
         unit = self._force.units[i]
         start, stop = (self._force.n, self._force.size) if i < self._force.n else (0, self._force.n)
-        along = offset[:, i] / distance[i].clamp_min(_NEAR)
+        along = offset[:, i] / distance[i].clamp_min(NEAR)
         apart = pos[:, start:stop] - (pos[:, i] + offset[:, i]).unsqueeze(1)  # from the target
         ahead = apart[0] * along[0] + apart[1] * along[1]
         aside = apart[0] * along[1] - apart[1] * along[0]
@@ -204,7 +208,7 @@ class Combat:
             return (points - taken).clamp_min_(0), None
         wound, hit = taken
         absorbed = torch.minimum(points[1], hit)
-        through = 1 - absorbed / hit.clamp_min(_NEAR)
+        through = 1 - absorbed / hit.clamp_min(NEAR)
         health = torch.addcmul(points[0], wound, through, value=-1).clamp_min_(0)
         shield = (points[1] - absorbed).mul_(health > 0)
         return torch.stack((health, shield)), hit > 0
@@ -242,7 +246,7 @@ class Combat:
         apart = pos.unsqueeze(2) - pos.unsqueeze(1)
         square = apart[0].square().add_(apart[1].square())
         # reach / d - 1, at least zero; two units at the same position stay there
-        overlap = square.mul_(tables.contact).clamp_min_(_SAME).rsqrt_().sub_(1).clamp_min_(0)
+        overlap = square.mul_(tables.contact).clamp_min_(SAME).rsqrt_().sub_(1).clamp_min_(0)
         moved = torch.add(pos, apart.mul_(overlap).sum(2), alpha=PUSH).clamp_(0, SIZE)
         if self._wall is not None:
             moved = self._wall.stop(before, moved)

@@ -14,12 +14,14 @@ from coterie.core.device_constants import DeviceConstant
 from coterie.core.specs import EnvSpec, RoleSpec
 from coterie.core.types import Action
 from coterie.envs.worlds.skirmish import Roster
-from coterie.envs.worlds.skirmish.battle import BEST, KILL, WIN, begun, fighters, formation
+from coterie.envs.worlds.skirmish.battle import begun, fighters, formation
 from coterie.envs.worlds.skirmish.combat import SIZE, Combat, Layout, Orders
 from coterie.envs.worlds.skirmish.observations import ObservationBuilder
 from coterie.envs.worlds.skirmish.render import Scene, draw
+from coterie.envs.worlds.skirmish.rewards import KILL, WIN, scale
+from coterie.envs.worlds.skirmish.step_kernel import StepKernel
 from coterie.envs.worlds.skirmish.units import FIRST_TARGET, NOOP, Force, TableCache, build_tables
-from coterie.envs.worlds.world import Observation, Outcome, State, World
+from coterie.envs.worlds.world import Advanced, Observation, Outcome, State, World
 
 SIDES = ("left", "right")
 
@@ -56,7 +58,7 @@ class Duel(World):
         self._combat = Combat(self.force, self.layout, None)
         self._observations = ObservationBuilder(self.force, self.layout)
         self._table_cache = TableCache(lambda like: build_tables(self.force, like))
-        self._scale = BEST / (self.force.total + KILL * self.force.m + WIN)
+        self._scale = scale(self.force, 1.0)
         self.reset_noise_size = 2 * self.force.size
         self.terminate_at_limit = config.terminate_at_limit
         seen, space = spaces.Box(-1, 1, (self._observations.size,), np.float32), spaces.Discrete(self.force.choices)
@@ -86,6 +88,16 @@ class Duel(World):
             symmetric=True,
         )
         self._begin = DeviceConstant(formation(self.force, self.layout))
+        self._kernel = StepKernel(
+            self.force,
+            self.layout,
+            self._table_cache,
+            enemy=None,
+            shaped=config.reward == "shaped",
+            observations=self._observations,
+            with_state=with_state,
+        )
+        self.fused_step = self._fused_step
 
     # ------------------------------------------------------------------------------------------ the contract
 
@@ -122,10 +134,15 @@ class Duel(World):
 
     def observe(self, state: State) -> Observation:
         units = state["units"].permute(1, 2, 0).contiguous()
-        num_envs, tables = units.shape[2], self._table_cache.get(units)
+        tables = self._table_cache.get(units)
         both = torch.cat((units, self._mirrored(units)), 2)  # one view per side
         obs, mask = self._observations.build(both, tables)
         known = self._observations.state(both, tables) if self._with_state else None
+        return self._observation(obs, mask, known, (units[2] > 0).T)
+
+    def _observation(self, obs: Tensor, mask: Tensor, known: Tensor | None, alive: Tensor) -> Observation:
+        """Splits what both sides observe, [2 B, ..]."""
+        num_envs = len(alive)
         states = (
             {} if known is None else {"global": known[:num_envs], "left": known[:num_envs], "right": known[num_envs:]}
         )
@@ -133,8 +150,26 @@ class Duel(World):
             {"left": obs[:num_envs], "right": obs[num_envs:]},
             {"left": mask[:num_envs], "right": mask[num_envs:]},
             states,
-            (units[2] > 0).T,
+            alive,
         )
+
+    def _fused_step(
+        self, state: State, action: dict[str, Action], resetting: Tensor | None, initial: State | None
+    ) -> Advanced | None:
+        """Does the work of `step`, of starting episodes, and of `observe` by the kernel; see `World.fused_step`."""
+        chosen = [action[side].discrete for side in SIDES]
+        out = self._kernel(state, [each for each in chosen if each is not None], resetting, initial)
+        if out is None:
+            return None
+        outcome = Outcome(
+            reward=out.reward.new_zeros(len(out.reward), self.force.size),
+            group_reward=out.reward,
+            terminated=out.ended,
+            agent_terminated=out.died.T,
+            metrics=lambda: dict(zip(self.spec.metrics, out.metrics, strict=True)),
+        )
+        observation = self._observation(out.obs, out.mask, out.state, out.alive.T)
+        return {"units": out.units.permute(2, 0, 1)}, outcome, observation
 
     def render(self, state: State, size: int) -> np.ndarray:
         return draw(self.scene(state), size)

@@ -13,7 +13,8 @@ SIGHT = 9.0
 """ObservationBuilder range between unit centers, also the range at which enemies notice units."""
 AIM = 6.0
 """Maximum distance of a target; units with a shorter weapon range approach it first."""
-_MARGIN = 1.0  # a move is legal if at least this much of the field remains in its direction
+MARGIN = 1.0
+"""A move is legal if at least this much of the field remains in its direction."""
 
 
 class ObservationBuilder:
@@ -92,8 +93,8 @@ class ObservationBuilder:
     def _available(self, pos: Tensor, distance: Tensor, alive: Tensor, tables: Tables) -> Tensor:
         """[4 + slots, n, B] bool: available moves and targets."""
         n, slots = self._force.n, self._force.slots
-        y_up, x_up = pos[1] < SIZE - _MARGIN, pos[0] < SIZE - _MARGIN
-        y_down, x_down = pos[1] > _MARGIN, pos[0] > _MARGIN
+        y_up, x_up = pos[1] < SIZE - MARGIN, pos[0] < SIZE - MARGIN
+        y_down, x_down = pos[1] > MARGIN, pos[0] > MARGIN
         near = distance <= AIM
         targets = near[:, n:]
         if tables.fit is not None:
