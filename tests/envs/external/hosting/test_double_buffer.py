@@ -18,7 +18,7 @@ from coterie.core.errors import WorkersFailedError
 from coterie.core.specs import TeamSpec
 from coterie.core.tree import Tree
 from coterie.core.types import Action, Rollout, Timestep
-from coterie.envs.contract.partial_step import PartitionedEnv, env_parts
+from coterie.envs.contract.partial_step import PartitionedEnv, concat_envs, env_parts, split_envs
 from coterie.envs.contract.traces import first_difference
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, DoubleBufferedEnv, SerialBackend
@@ -245,6 +245,15 @@ def test_a_reset_waits_for_the_pending_step():
 
 
 # ---------------------------------------------------------------------------------------------------------------- parts
+
+
+def test_concatenation_reverses_splitting():
+    tree = {"a": torch.arange(10).reshape(5, 2), "b": {"c": torch.arange(5)}}
+    pieces = split_envs(tree, (3, 2))
+    assert pieces[1]["a"].tolist() == [[6, 7], [8, 9]]
+    assert pieces[1]["b"]["c"].storage_offset() == 0
+    assert first_difference(concat_envs(pieces), tree) is None
+    assert split_envs(tree, (5,))[0] is tree
 
 
 def test_an_image_comes_from_the_half_of_the_environment():
