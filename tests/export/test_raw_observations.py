@@ -167,6 +167,14 @@ def onnxs(folder: Path) -> Any:
     return Player(folder / "onnx", mode="greedy").act
 
 
+def in_node(script: str, argument: Any) -> Any:
+    """What a script for Node.js prints as JSON, given an argument as JSON."""
+    command = ["node", "--input-type=module", "--eval", script, json.dumps(argument)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def javascripts(trained: Path) -> Any:
     """Acts in Node.js, with the file that the export wrote. Each call is a new episode."""
 
@@ -177,10 +185,7 @@ def javascripts(trained: Path) -> Any:
             "try { console.log(JSON.stringify(player.act(JSON.parse(process.argv[1])))); }\n"
             "catch (error) { console.log(JSON.stringify({ error: error.message })); }\n"
         )
-        command = ["node", "--input-type=module", "--eval", script, json.dumps(plain(obs))]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return in_node(script, plain(obs))
 
     return act
 
@@ -261,8 +266,7 @@ def test_the_javascript_player_evaluates_every_kind_of_network(tmp_path: Path):
         "console.log(JSON.stringify(found));\n"
     )
     folders = [str(tmp_path / algo / "agent") for algo, *_ in NETWORKS]
-    command = ["node", "--input-type=module", "--eval", script, json.dumps([folders, steps])]
-    found = json.loads(subprocess.check_output(command, text=True, timeout=60))
+    found = in_node(script, [folders, steps])
     for (algo, *_), theirs in zip(NETWORKS, found, strict=True):
         ours = Player(tmp_path / algo, mode="greedy")
         mine = [plain(ours.act(obs)) for obs in steps]
@@ -334,22 +338,6 @@ def test_agents_keep_the_names_that_the_environment_gives_them(tmp_path: Path):
     ours = coterie.load(tmp_path / "run").player(mode="greedy").act(seen)
     assert set(ours) == {0, 1}
     assert Player(tmp_path / "out", mode="greedy").act(seen) == ours
-
-
-def nested() -> Any:
-    return SampledEnv(OBSERVATIONS["nested"], ACTIONS[5], ends=4)
-
-
-def test_the_observation_of_the_only_agent_needs_no_name(tmp_path: Path):
-    train(tmp_path / "run", f"env={__name__}:nested", "algo=ppo", "steps=40")
-    assert main(["export", str(tmp_path / "run"), "--format", "numpy", "--out", str(tmp_path / "out")]) == 0
-    env = nested()
-    seen, _ = env.reset(seed=1)
-    ours = coterie.load(tmp_path / "run").player(mode="greedy").act(seen)
-    assert env.action_space.contains(ours)
-    exported = Player(tmp_path / "out", mode="greedy").act(seen)
-    assert env.action_space.contains(exported)
-    torch.testing.assert_close(leaves(plain(exported)), leaves(plain(ours)))
 
 
 SIGHTS = spaces.Dict({
@@ -457,8 +445,7 @@ def test_the_javascript_player_changes_observations_as_the_wrappers_of_the_run(
         "const act = (episode) => { player.reset(); return episode.map((obs) => player.act(obs)); };\n"
         "console.log(JSON.stringify(JSON.parse(process.argv[1]).map(act)));\n"
     )
-    command = ["node", "--input-type=module", "--eval", script, json.dumps(plain(list(seen)))]
-    raw, changed = json.loads(subprocess.check_output(command, text=True, timeout=60))
+    raw, changed = in_node(script, plain(list(seen)))
     assert raw == changed
     ours = coteries(wrapped)
     np.testing.assert_allclose(raw, [ours(obs) for obs in seen[0]], atol=1e-4)

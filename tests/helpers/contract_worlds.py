@@ -106,7 +106,8 @@ class Wrapped(VectorEnv):
         self.inner = WorldEnv(world, num_envs, seed)
         self.spec, self.num_envs, self.device = self.inner.spec, num_envs, self.inner.device
         self.closed = 0
-        self.before: Timestep
+        everyone = torch.ones(num_envs, self.spec.n, dtype=torch.bool)
+        self.before = Timestep({}, {}, {}, everyone, everyone, everyone[:, 0])
 
     def reset(self, seed: int | None = None) -> Timestep:
         self.before = self.changed_timestep(self.inner.reset(seed))

@@ -246,6 +246,7 @@ FAULTS: dict[str, tuple[str, type[Wrapped]]] = {
         "type",
         on_timesteps(lambda timestep: replace(timestep, acted=timestep.acted.numpy())),
     ),  # type: ignore
+    "a list of rewards": ("type", on_steps(lambda step, *_: replace(step, reward=step.reward.tolist()))),
     "agents before environments": ("shape", on_timesteps(lambda timestep: replace(timestep, alive=timestep.alive.T))),
     "observations in double precision": ("dtype", on_timesteps(lambda timestep: frogs(timestep, torch.Tensor.double))),
     "flags as numbers": ("dtype", on_steps(lambda step, *_: replace(step, terminated=step.terminated.float()))),

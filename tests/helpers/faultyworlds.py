@@ -1,4 +1,4 @@
-"""Gymnasium environments that fail in every way, for the tests of workers. Importing registers them."""
+"""Gymnasium environments that fail in every way or wait, for the tests of workers. Importing registers them."""
 
 from __future__ import annotations
 
@@ -105,5 +105,30 @@ def fail(fault: str, observation: np.ndarray) -> np.ndarray:
     return {"nan": observation * np.nan, "shape": np.zeros(5)}[fault]
 
 
+class Patient(gymnasium.Env):
+    """Environment whose action is the number of a call. A step returns when the file `folder`/<number + 1> exists,
+    which the next call creates. Calls after number `last` do not wait.
+    """
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(100)
+
+    def __init__(self, folder: str = "", last: int = 99):
+        self._folder, self._last = Path(folder), last
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(1), {}
+
+    def step(self, action: Any) -> Any:
+        until = time.monotonic() + 60
+        while action < self._last and not (self._folder / str(action + 1)).exists():
+            if time.monotonic() > until:
+                raise TimeoutError(f"call {action + 1} did not come")
+            time.sleep(0.002)
+        return np.array([float(action)]), 1.0, False, False, {}
+
+
 gymnasium.register("Counting-v0", Counting)
 gymnasium.register("Obedient-v0", Obedient)
+gymnasium.register("Patient-v0", Patient)  # pyright: ignore[reportArgumentType]

@@ -16,9 +16,6 @@ from coterie.core.types import Step, Timestep
 from coterie.envs.contract.traces import random_actions
 from coterie.envs.contract.vector import VectorEnv
 
-RECEIVED_ACTIONS: list[Any] = []
-"""Native actions that instances of `SampledEnv` received."""
-
 
 class SampledEnv(gymnasium.Env):
     """Observations are samples of `observation`, rewards the step number; terminates after `ends` steps."""
@@ -35,7 +32,6 @@ class SampledEnv(gymnasium.Env):
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> Any:
-        RECEIVED_ACTIONS.append(action)
         self.age += 1
         return self.observation_space.sample(), self.age, self.age == self.ends, False, {}
 
@@ -106,6 +102,11 @@ def played(env: VectorEnv, steps: int, seed: int = 0) -> Iterator[tuple[Any, Ste
         action = random_actions(env.spec, timestep, generator)
         step, timestep = env.step(action)
         yield action, step, timestep
+
+
+def results(env: VectorEnv, steps: int, seed: int = 0) -> list[Step | Timestep]:
+    """Steps and timesteps with random actions. The environment must have been reset or loaded."""
+    return [part for _, *parts in played(env, steps, seed) for part in parts]
 
 
 def uneven() -> spaces.Box:

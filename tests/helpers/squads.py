@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,16 +9,12 @@ import numpy as np
 from coterie.envs.external.multi_agent_export import MultiAgentWorld
 
 
-def battle(reward: str = "shaped", limit: int = 60) -> MultiAgentWorld:
-    return MultiAgentWorld("skirmish/3m", reward=reward, episode_limit=limit)
+def battle(limit: int = 60) -> MultiAgentWorld:
+    return MultiAgentWorld("skirmish/3m", episode_limit=limit)
 
 
 def spread() -> MultiAgentWorld:
     return MultiAgentWorld("particle/simple_spread")
-
-
-def number() -> int:
-    return 3
 
 
 class Patrol:
@@ -32,17 +27,21 @@ class Patrol:
         ends: Length of an episode.
         truncates: Episodes end by truncation.
         own: Individual rewards.
-        crash: Step in which the environment raises, once per file `once`.
         fault: A violation of the interface.
     """
 
     seeds: list[int | None] = []  # noqa: RUF012
 
     def __init__(
-        self, seed: int | None = None, form: int = 3, ends: int = 5, truncates: bool = False, own: bool = False,
-        crash: int = 0, once: str = "", fault: str = "",
-    ):  # fmt: skip
-        self.form, self.ends, self.truncates, self.own, self.crash, self.once = form, ends, truncates, own, crash, once
+        self,
+        seed: int | None = None,
+        form: int = 3,
+        ends: int = 5,
+        truncates: bool = False,
+        own: bool = False,
+        fault: str = "",
+    ):
+        self.form, self.ends, self.truncates, self.own = form, ends, truncates, own
         self.fault, self.random, self.closed = fault, np.random.default_rng(seed), False
         self.n_agents, self.given = 2, []
         self.force_restarts, self.difficulty = 0, 7
@@ -63,12 +62,7 @@ class Patrol:
             self.place[i] += action == 1
         self.given.append(list(actions))
         self.now += 1
-        if self.now == self.crash and _is_first_call(self.once):
-            raise ConnectionError("the game is gone")
         over = self.now >= self.ends or all(place >= 3 for place in self.place)
-        if self.fault == "restart" and self.now == 2:
-            self.force_restarts, over = 1, True
-            return 0, True, {}
         reward = [1.0, 2.0] if self.own else 3.0
         info: dict[str, Any] = {"battle_won": over, "moved": sum(actions), "note": "none"}
         if self.form == 5:
@@ -98,11 +92,3 @@ class Patrol:
 
     def close(self) -> None:
         self.closed = True
-
-
-def _is_first_call(file: str) -> bool:
-    """True for the first call for a file, in any process, or without a file."""
-    try:
-        return not file or Path(file).touch(exist_ok=False) is None
-    except FileExistsError:
-        return False

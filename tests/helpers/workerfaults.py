@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,22 @@ def forget_worker() -> None:
     """Starts a worker and does not close it."""
     forgotten.append(ProcessBackend("gym/CartPole-v1", {}, 2, WorkersConfig(count=1)))
     forgotten[-1].reset(0)
+
+
+def wait_for(found: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Waits until a condition holds."""
+    until = time.monotonic() + seconds
+    while not found() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert found()
+
+
+def alive(pid: int) -> bool:
+    """True for a process that has not ended, whether or not its parent knows."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _write(name: str, text: str) -> None:

@@ -65,6 +65,27 @@ def ask(socket: Any, request: Any) -> Any:
     return json.loads(socket.recv(timeout=10))
 
 
+def requested(server: Server, method: str, path: str, body: str | None, headers: dict[str, str]) -> tuple[int, bytes]:
+    """Status and body of the answer to a request of a new connection."""
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+def get(server: Server, path: str, **headers: str) -> tuple[int, bytes]:
+    return requested(server, "GET", path, None, headers)
+
+
+def post(server: Server, body: Any, **headers: str) -> tuple[int, Any]:
+    status, found = requested(server, "POST", "/act", body if isinstance(body, str) else json.dumps(body), headers)
+    return status, json.loads(found)
+
+
+def post_status(server: Server, **headers: str) -> int:
+    return post(server, {"obs": observations(0)}, **headers)[0]
+
+
 def observations(seed: int) -> dict[str, list[float]]:
     rng = np.random.default_rng(seed)
     return {f"agent_{i}": rng.normal(size=18).tolist() for i in range(3)}
@@ -383,15 +404,6 @@ def test_the_command_serves_until_it_is_interrupted(export: Path, tmp_path: Path
         assert process.end() == (0, line)
 
 
-def post(server: Server, body: Any, path: str = "/act", **headers: str) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    connection.request("POST", path, body if isinstance(body, str) else json.dumps(body), headers)
-    response = connection.getresponse()
-    found = response.status, json.loads(response.read())
-    connection.close()
-    return found
-
-
 def test_hidden_states_are_inputs_and_outputs_over_http(export: Path):
     own, state = Player(export, mode="greedy"), None
     with running(export) as server:
@@ -508,23 +520,6 @@ def test_tokens_are_compared_in_constant_time(export: Path, monkeypatch: pytest.
         ) as odd:
             assert received(odd).startswith(b"HTTP/1.1 401")
     assert compared[:2] == [(b"wrong", b"secret"), (b"secret", b"secret")]
-
-
-def post_status(server: Server, **headers: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    connection.request("POST", "/act", json.dumps({"obs": observations(0)}), headers)
-    status = connection.getresponse().status
-    connection.close()
-    return status
-
-
-def get(server: Server, path: str, **headers: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    connection.request("GET", path, headers=headers)
-    response = connection.getresponse()
-    found = response.status, response.read()
-    connection.close()
-    return found
 
 
 def test_hosts_origins_and_paths_are_checked(served: Server):

@@ -105,25 +105,6 @@ def test_arrows_set_continuous_values():
 # ------------------------------------------------------------------------------------------------------------- requests
 
 
-def test_a_pressed_choice_is_used_once_even_if_it_is_released_before_the_step():
-    s = walker()
-    assert s.press(0, 2, None) == ""
-    s.release(0, 2)
-    assert s.decide(None) == (Choice((2,), ()), "")
-    s.stepped()
-    assert s.decide(None)[0] == Choice((0,), ())
-
-
-def test_a_held_choice_is_used_until_it_is_released():
-    s = walker()
-    s.press(0, 2, None)
-    for _ in range(3):
-        assert s.decide(None)[0] == Choice((2,), ())
-        s.stepped()
-    s.release(0, 2)
-    assert s.decide(None)[0] == Choice((0,), ())
-
-
 def test_releasing_another_key_changes_nothing():
     s = walker()
     s.press(0, 2, None)
@@ -131,22 +112,6 @@ def test_releasing_another_key_changes_nothing():
     s.release(0, 2)
     s.stepped()
     assert s.decide(None)[0] == Choice((1,), ())
-
-
-def test_a_masked_choice_is_refused_with_a_message_and_not_requested():
-    s = walker()
-    mask = [True, True, False, True, True]
-    assert s.press(0, 2, mask) == "a_0 cannot choose 'right' now (masked)"
-    assert s.chosen == [None]
-    assert s.press(0, 2, [True] * 5) == ""  # the same press without the mask
-
-
-def test_a_held_choice_that_becomes_masked_is_refused_by_the_step():
-    s = walker()
-    s.press(0, 2, None)
-    choice, note = s.decide([True, True, False, True, True])
-    assert choice == Choice((0,), ())
-    assert note == "a_0 cannot choose 'right' now (masked)"
 
 
 def test_a_player_without_a_no_op_action_has_to_choose():

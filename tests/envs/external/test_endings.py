@@ -17,13 +17,13 @@ import torch
 from coterie.checks.environment.check_env import check_env
 from coterie.config.schema import WorkersConfig
 from coterie.core import waiting
-from coterie.core.errors import LimitExceededError, ReportedError, UserError, message_of, one_line
+from coterie.core.errors import LimitExceededError, ReportedError, UserError
 from coterie.envs.contract import closing
 from coterie.envs.contract.traces import random_actions
 from coterie.envs.contract.vector import close_env, render_env, reset_env, step_env
 from coterie.envs.external.workers import processes
 from coterie.envs.make import make
-from endings import Ending, Stop, Unreadable, shorten_limits
+from endings import Ending, shorten_limits
 from places import HELPERS
 from tinyruns import Process, tiny
 
@@ -138,11 +138,6 @@ def test_an_interruption_by_the_user_is_not_an_error_of_the_environment(monkeypa
             patch.setattr(Ending, method, interrupt)
             with pytest.raises(KeyboardInterrupt):
                 play("endings:make", {})
-
-
-def test_any_exception_can_be_shown() -> None:
-    assert one_line(Unreadable()) == "Unreadable: its message cannot be shown, because reading it raises ValueError"
-    assert message_of(Stop("a\nb")) == "a b"
 
 
 # --------------------------------------------------------------------------------------------------- what blocks

@@ -105,16 +105,6 @@ def test_dead_agents_leave_and_metrics_are_in_the_last_infos():
         env.step({})
 
 
-def test_time_limits_truncate():
-    env = coterie.as_parallel_env("particle/simple_spread", agents=2)
-    _, infos = env.reset()
-    for _ in range(25):
-        _, _, terminated, truncated, infos = env.step(sampled(env, infos))
-    assert truncated == {"agent_0": True, "agent_1": True}
-    assert not any(terminated.values())
-    assert env.agents == []
-
-
 def test_episodes_continue_the_random_stream_and_can_be_seeded():
     env, other = coterie.as_parallel_env("particle/simple_spread", 3), coterie.as_parallel_env("particle/simple_spread")
     first, second = env.reset()[0]["agent_0"], env.reset()[0]["agent_0"]

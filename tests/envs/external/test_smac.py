@@ -9,7 +9,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,15 +18,13 @@ from coterie.__main__ import main
 from coterie.assembly.resolve import resolve
 from coterie.checks.environment.contract import check
 from coterie.commands import train as training
-from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError
 from coterie.core.seeds import seed_of
 from coterie.core.types import Action, Step, Timestep
-from coterie.envs.contract.traces import random_actions
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.make import make, spec_of
 from coterie.playing.episode_recording import Recording
-from tinyruns import log_entries, stop_at, train
+from tinyruns import stop_at, train
 
 PATROL = "squads:Patrol"
 
@@ -314,35 +311,3 @@ def test_an_environment_with_a_constructor_seed_receives_it_there():
 def test_interface_violations_raise_one_line_errors(params: dict[str, Any], pattern: str):
     with pytest.raises(UserError, match=pattern):
         make(PATROL, params).reset()
-
-
-def test_unsupported_return_types_of_factories_are_reported_with_the_supported_ones():
-    assert raises_one_line(
-        "squads:number",
-        "expected PettingZoo's ParallelEnv or AECEnv, a MultiAgentEnv of PyMARL or RLlib, or a gymnasium.Env",
-    )
-
-
-@pytest.mark.slow
-def test_an_environment_that_raises_in_a_worker_is_replaced_and_the_others_continue(tmp_path: Path, caplog: Any):
-    params = {"crash": 3, "once": str(tmp_path / "once"), "ends": 6}
-    env = make(PATROL, params, num_envs=4, seed=1, workers=WorkersConfig(count=2))
-    timestep, generator, lost = env.reset(), torch.Generator().manual_seed(0), []
-    for _ in range(5):
-        step, timestep = env.step(random_actions(env.spec, timestep, generator))
-        lost.append([] if step.lost is None else step.lost.tolist())
-    env.close()
-    assert [any(found) for found in lost] == [False, False, True, False, False]
-    assert sum(lost[2]) == 2
-    assert "ConnectionError: the game is gone" in caplog.text
-    assert np.isfinite(timestep.obs["agent"].numpy()).all()
-
-
-def test_a_learner_trains_on_an_exported_battle(tmp_path: Path):
-    settings = ["env=squads:battle", "env.limit=6", "algo=qmix", "num_envs=4", "steps=64", "algo.rollout_length=8"]
-    settings += ["algo.hidden_sizes=[8]", "algo.learning_starts=16", "algo.batch_size=4", "threads=1", "progress=off"]
-    settings += ["eval.every=32", "eval.episodes=1", "eval.num_envs=1", "log.tensorboard=false"]
-    assert training.train(resolve([*settings, f"out={tmp_path / 'run'}"])).exit_code == 0
-    names = [name for entry in log_entries(tmp_path / "run") for name in entry]
-    assert any(name.startswith("loss/") for name in names)
-    assert any(name.endswith("/won") for name in names)

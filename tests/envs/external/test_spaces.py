@@ -26,25 +26,6 @@ def written(space: spaces.Space, value: Any) -> Any:
     return listed.get("", listed)
 
 
-@pytest.mark.parametrize(
-    ("space", "value", "message"),
-    [
-        (spaces.Box(-1, 1, (2,)), np.zeros(3), r"shape \(3,\), but its space declares \(2,\)"),
-        (spaces.Box(-9, 9, (3,)), np.array([1.0]), r"shape \(1,\), but its space declares \(3,\)"),
-        (spaces.Box(-9, 9, (3,)), 1.0, r"shape \(\), but its space declares \(3,\)"),
-        (spaces.Box(0, 255, (2, 2, 1), np.uint8), np.zeros((2, 2), np.uint8), r"shape \(2, 2\)"),
-        (spaces.Box(-9, 9, (2, 2)), np.array([1.0]), r"shape \(1,\), but its space declares \(2, 2\)"),
-        (spaces.Discrete(4, start=2), 1, "the value 1, but its space declares integers 2 to 5"),
-        (spaces.Discrete(4), 4, "the value 4, but its space declares integers 0 to 3"),
-    ],
-)
-def test_observations_outside_of_their_space_raise_errors_and_are_not_broadcast(
-    space: spaces.Space, value: Any, message: str
-):
-    with pytest.raises(UserError, match=message):
-        written(space, value)
-
-
 DISCRETE: list[tuple[spaces.Space, list[Any]]] = [
     (spaces.Discrete(3), [3, -1, 1.5, float("nan"), "1", None, [0, 1], np.array([0, 1]), 1 + 0j, 10**30]),
     (spaces.Discrete(3, start=-1), [2, -2]),
@@ -116,6 +97,15 @@ def test_integers_of_every_type_are_encoded(dtype: Any):
         assert batch.tolist() == [expected.tolist()] * 2
         with pytest.raises(UserError, match=r"the value 19( at index 0)?, but its space declares integers 20 to 119"):
             written(space, value - np.array([100, 1] if value.ndim else 100, dtype))
+
+
+def test_values_of_a_batch_out_of_range_and_of_wrong_shapes_raise_one_line_errors():
+    with pytest.raises(UserError, match="the value 3 at index 0, but its space declares integers 0 to 2 there"):
+        BatchObserver(spaces.Discrete(3))(np.array([0, 3]), 2)
+    with pytest.raises(UserError, match=r"shape \(2,\), but its space declares \(3,\)"):
+        BatchObserver(spaces.Box(0, 1, (3,)))(np.zeros((2, 2)), 2)
+    with pytest.raises(UserError, match="with 3 environments, but its space declares 2"):
+        BatchObserver(spaces.Box(0, 1, (3,)))(np.zeros((3, 3)), 2)
 
 
 def test_a_missing_part_is_named():

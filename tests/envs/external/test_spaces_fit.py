@@ -64,6 +64,7 @@ ACTIONS: dict[str, spaces.Space] = {
     "number": spaces.Box(-1, 1, ()),
     "integers": spaces.Box(-2, 2, (2,), np.int64),
     "unbounded": spaces.Box(-np.inf, np.inf, (2,)),
+    "huge": spaces.Box(-3e38, 3e38, (1,)),
     "nothing": spaces.Box(-1, 1, (0,)),
     "bits": spaces.MultiBinary(3),
     "dict": spaces.Dict(a=spaces.Discrete(2), b=TWO),
@@ -174,6 +175,7 @@ def test_the_check_accepts_an_environment_if_and_only_if_training_starts(
 PICTURE = np.zeros((9, 9, 3), np.uint8)
 VALUES: list[tuple[spaces.Space, Any]] = [
     *((TWO, value) for value in (None, "x", 1.0, np.zeros(3), np.zeros((1, 2)), [0.0, 0.0], (0, 0), np.zeros(2, int))),
+    (TWO, np.zeros(1)),
     *((spaces.Box(-1, 1, (2, 3)), np.zeros(shape)) for shape in ((2, 3), (3, 2), (6,), (1, 2, 3), ())),
     *((spaces.Box(-1, 1, ()), value) for value in (0.5, np.zeros(1), np.zeros((1, 1)), np.zeros(2), None)),
     *((spaces.Box(-1, 1, (1,)), value) for value in (0.5, np.zeros(1), np.zeros((1, 1)))),

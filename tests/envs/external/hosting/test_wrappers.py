@@ -13,7 +13,6 @@ import pytest
 import torch
 from gymnasium import spaces
 
-import coterie
 from coterie.__main__ import main
 from coterie.assembly.environment import make_environment
 from coterie.assembly.resolve import resolve
@@ -24,8 +23,8 @@ from coterie.core.observations import gray, resized
 from coterie.core.seeds import seed_of
 from coterie.core.specs import is_channels_first
 from coterie.core.teams import image_notes
-from coterie.core.types import Action, Timestep
-from coterie.envs.contract.traces import first_difference, random_actions
+from coterie.core.types import Action
+from coterie.envs.contract.traces import first_difference
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, SerialBackend
 from coterie.envs.external.hosting.wrappers import (
@@ -40,7 +39,7 @@ from coterie.envs.external.hosting.wrappers import (
 )
 from coterie.envs.make import make
 from coterie.runs import checkpoints
-from gymnasium_worlds import SampledEnv, played, registered, registering
+from gymnasium_worlds import SampledEnv, played, registered, registering, results
 from tape import Tape, attached, step
 from tinyruns import shorten_checks, train
 
@@ -130,25 +129,6 @@ def test_players_transform_images_as_wrappers_do():
     image = rng.integers(0, 256, (36, 60, 3), np.uint8)
     for size in ((12, 20), (9, 30), (36, 20), (4, 4)):  # divided by integers
         np.testing.assert_array_equal(resized(image, size), transform_image(image, grayscale=False, size=size))
-
-
-def test_the_car_racing_preset_stacks_four_grayscale_images_of_half_the_size():
-    config = resolve(["env=gym/CarRacing-v3", "algo=ppo"]).config
-    env = make("gym/CarRacing-v3", config.env.params, seed=3)
-    env.reset()
-    own = gymnasium.make("CarRacing-v3")
-    frames = [own.reset(seed=seed_of(3, "env", "gym/CarRacing-v3", 0) >> 32)[0]]
-    for gas in (0.5, 1.0):
-        moved = np.float32([0, gas, 0.25])
-        _, timestep = env.step({"agent": Action(None, torch.tensor([[[0, 2 * gas - 1, -0.5]]]))})
-        frames.append(own.step(moved)[0])
-    observed = timestep.obs["agent"][0, 0].numpy()
-    assert (observed.shape, observed.dtype) == (((48, 48, 4)), np.uint8)
-    weights = np.array([0.299, 0.587, 0.114])
-    for k, frame in enumerate([frames[0], frames[0], frames[1], frames[2]]):
-        means = (frame @ weights).reshape(48, 2, 48, 2).mean((1, 3))
-        assert np.abs(observed[..., k] - means).max() <= 1.01  # gray and mean are rounded separately
-    assert not np.array_equal(observed[..., 2], observed[..., 3])
 
 
 # -------------------------------------------------------------------------------------------------------------- actions
@@ -283,19 +263,11 @@ def test_evaluation_uses_the_original_rewards():
 ALL = {"sticky_actions": 0.3, "action_repeat": 2, "frame_stack": 3, "reward_scale": 0.5, "reward_clip": 2}
 
 
-def play(env: VectorEnv, steps: int, seed: int) -> list[Any]:
-    """Steps and timesteps with random actions."""
-    generator = torch.Generator().manual_seed(seed)
-    ones = torch.ones(env.num_envs, env.spec.n)
-    anyone = Timestep({}, {}, {}, ones, ones, ones[:, 0])
-    return [part for _ in range(steps) for part in env.step(random_actions(env.spec, anyone, generator))]
-
-
 def env_in_mid_episode(name: str, params: dict[str, Any], steps: int, seed: int) -> VectorEnv:
     """Three environments in mid-episode."""
     env = make(name, params, num_envs=3, seed=seed)
     env.reset()
-    play(env, steps, seed=0)
+    results(env, steps, seed=0)
     return env
 
 
@@ -304,45 +276,9 @@ def test_a_wrapped_environment_resumes_bit_for_bit(name: str, tmp_path: Path):
     params = {"episode_limit": 9, "wrappers": ALL}
     env, other = env_in_mid_episode(name, params, 8, seed=2), env_in_mid_episode(name, params, 3, seed=7)
     checkpoints.save(tmp_path / "state", {"env": env.state_dict()}, {})
-    expected = play(env, 12, seed=9)
+    expected = results(env, 12, seed=9)
     other.load_state_dict(checkpoints.load(tmp_path / "state")[0]["env"])
-    assert all(first_difference(one, two) is None for one, two in zip(play(other, 12, seed=9), expected, strict=True))
-
-
-@pytest.mark.parametrize(("part", "depth"), [("stacks", 1), ("was_alive", 1), ("generator", 3), ("previous", 3)])
-def test_every_part_of_a_wrapper_state_is_needed(part: str, depth: int):
-    params = {"episode_limit": 30, "wrappers": ALL | {"sticky_actions": 0.9}}
-
-    def played_on(mistake: bool) -> list[Any]:
-        env, foreign = (
-            env_in_mid_episode("gym/Pendulum-v1", params, 5, seed=2),
-            env_in_mid_episode("gym/Pendulum-v1", params, 6, seed=7),
-        )
-        state = env.state_dict()
-        for own, wrong in zip(state["envs"], foreign.state_dict()["envs"], strict=True):
-            for _ in range(depth):  # rewards, frames, repeated, sticky
-                own, wrong = own["inner"], wrong["inner"]
-            if mistake:
-                own[part] = ~wrong[part] if part == "was_alive" else wrong[part]
-        env.load_state_dict(state)
-        return play(env, 9, seed=9)
-
-    same, wrong = played_on(False), played_on(True)
-    assert any(first_difference(one, two) for one, two in zip(same, wrong, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("name", "wrappers"),
-    [
-        ("gym/Picture-v0", {"grayscale": True, "resize": [3, 3], "frame_stack": 2}),
-        ("gym/Tuple-v0", {"frame_stack": 2, "sticky_actions": 0.5, "action_repeat": 2}),
-    ],
-)
-def test_wrapped_environments_pass_the_checker(name: str, wrappers: dict[str, Any]):
-    with registered():
-        params = {"episode_limit": 7, "wrappers": wrappers}
-        report = check(lambda num_envs, seed: make(name, params, num_envs, seed), steps=20, num_envs=2)
-    assert {finding.name for finding in report.findings} <= {"slow", "render-missing"}, report.render()
+    assert first_difference(results(other, 12, seed=9), expected) is None
 
 
 def test_wrappers_support_agents_that_die():
@@ -367,28 +303,6 @@ def test_wrappers_are_applied_in_the_order_of_the_settings():
     config = resolve(["env=gym/CarRacing-v3", "algo=random"])
     assert config.origins["env.wrappers.grayscale"] == "preset env/gym/CarRacing-v3"
     assert apply_wrappers(Tape.layout, Tape, WrappersConfig()) == (Tape.layout, Tape)
-
-
-@pytest.mark.slow
-def test_a_player_observes_wrapped_images_like_the_policy(tmp_path: Path):
-    with registered():
-        train(tmp_path / "run", "algo=ppo", "env=gym/Picture-v0", "env.wrappers.frame_stack=2")
-        loaded = coterie.load(tmp_path / "run")
-    observed = np.random.default_rng(0).integers(256, size=(40, 6, 5, 6), dtype=np.uint8)
-    policy: Any = loaded.policies["agent"]
-    generator = torch.Generator().manual_seed(0)
-    for parameter in policy.actor.parameters():
-        parameter.data.normal_(0, 0.3, generator=generator)
-    ones = torch.ones(40, 1, dtype=torch.bool)
-    timestep = Timestep({"agent": torch.from_numpy(observed)[:, None]}, {}, {}, ones, ones, ones[:, 0])
-    with torch.inference_mode():
-        actions, _, _ = policy.act(
-            timestep, policy.initial_hidden_state(40), policy.draw_noise(1, 40, generator)[0], "greedy"
-        )
-    expected = actions["agent"].discrete[:, 0, 0].tolist()
-    player = loaded.player(mode="greedy")
-    assert [player.act(image) for image in observed] == expected
-    assert set(expected) == {0, 1}
 
 
 @pytest.mark.parametrize(

@@ -84,20 +84,23 @@ class ScriptedClient:
         self.received.append("close")
 
 
-def scripted(script: ScriptedClient, slots: int, limit: int | None = None, shared: bool = True) -> BackendVectorEnv:
-    found_behaviors = behaviors([WALKER], [slots], None)
+def scripted(
+    script: ScriptedClient, *slots: int, limit: int | None = None, shared: bool = True, described: Any = (WALKER,)
+) -> BackendVectorEnv:
+    """An environment of the described behaviors with the given numbers of slots."""
+    found_behaviors = behaviors(list(described), list(slots), None)
     roles = tuple(k.role for k in found_behaviors)
     spec = EnvSpec(
         "unity/script",
         roles,
         {},
-        agents_can_die=slots > 1,
+        agents_can_die=sum(slots) > 1,
         has_group_reward=True,
         episode_limit=limit,
         exact_resume=False,
     )
     client = cast(UnityClient, script)
-    layout = Layout(spec, {k.role.name: k.observer for k in found_behaviors}, ("Walker",))
+    layout = Layout(spec, {k.role.name: k.observer for k in found_behaviors}, tuple(role.name for role in roles))
     options = UnityOptions(reseed=False, episode_limit=limit, shared_groups=shared, has_group_reward=True)
     make_instance = lambda: UnityInstance("unity/script", found_behaviors, lambda: client, options, client=client)  # noqa: E731
     return BackendVectorEnv(SerialBackend(make_instance, layout, 1), 0, "cpu")
@@ -318,15 +321,7 @@ def test_slots_stay_empty_for_one_timestep_after_a_whole_group_ended():
         both_sides((AgentInfo(2, 0.9),), (AgentInfo(1, 0.1),), ended=(AgentInfo(0, 0.5),)),
         both_sides((AgentInfo(2, 0.8),), (AgentInfo(1, 0.2),)),
     )
-    found_behaviors = behaviors(both, [2, 1], None)
-    spec = EnvSpec("unity/two", tuple(k.role for k in found_behaviors), {}, agents_can_die=True, exact_resume=False)
-    layout = Layout(
-        spec, {k.role.name: k.observer for k in found_behaviors}, tuple(k.role.name for k in found_behaviors)
-    )
-    client = cast(UnityClient, script)
-    options = UnityOptions(reseed=False, episode_limit=None, shared_groups=True, has_group_reward=False)
-    make_instance = lambda: UnityInstance("unity/two", found_behaviors, lambda: client, options, client=client)  # noqa: E731
-    env = BackendVectorEnv(SerialBackend(make_instance, layout, 1), 0, "cpu")
+    env = scripted(script, 2, 1, described=both)
     env.reset()
     act = {
         "Walker_team0": Action(discrete=torch.zeros(1, 2, 1, dtype=torch.int64)),

@@ -78,15 +78,6 @@ def test_a_port_that_is_not_rays_is_refused_before_ray_is_used(kind: str, monkey
     assert "\n" not in ray_client.connect_error(error.value)
 
 
-def test_a_port_that_resets_while_the_connection_is_made_is_refused(monkeypatch: pytest.MonkeyPatch):
-    def connect(*_: Any) -> socket.socket:
-        raise ConnectionResetError(104, "Connection reset by peer")
-
-    monkeypatch.setattr(ray_client.socket, "create_connection", connect)
-    with pytest.raises(OSError, match="closes connections"):
-        ray_client.require_answer("127.0.0.1", 1)
-
-
 def test_a_port_without_a_listener_is_refused():
     with pytest.raises(ConnectionRefusedError):
         ray_client.require_answer("127.0.0.1", 1)
@@ -111,18 +102,6 @@ def test_encrypted_ports_are_left_to_ray(monkeypatch: pytest.MonkeyPatch):
 
 def ray_env(address: str) -> None:
     make("gym/CartPole-v1", {}, 2, workers=WorkersConfig(count=1, kind="ray", address=address))
-
-
-@pytest.mark.slow
-def test_a_run_without_ray_at_its_address_ends_in_one_line():
-    respond, message = NO_RAY["HTTP"]
-    with listener(respond) as port, pytest.raises(UserError) as error:
-        ray_env(f"127.0.0.1:{port}")
-    assert str(error.value).startswith(
-        f"workers.address=127.0.0.1:{port}: Ray cannot be reached: the port is open, but "
-    )
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow

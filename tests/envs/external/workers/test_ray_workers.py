@@ -29,7 +29,7 @@ from coterie.config import callables
 from coterie.config.schema import WorkersConfig
 from coterie.core.errors import UserError, WorkersFailedError
 from coterie.core.types import Action, Step, Timestep
-from coterie.envs.contract.traces import first_difference, random_actions
+from coterie.envs.contract.traces import first_difference
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.external.hosting.vector_adapter import BackendVectorEnv, DoubleBufferedEnv
 from coterie.envs.external.workers import ray_workers
@@ -38,9 +38,10 @@ from coterie.envs.external.workers.worker_loop import FAILED
 from coterie.envs.make import make
 from coterie.policies.base import RandomPolicy
 from coterie.training.collector import Collector
+from gymnasium_worlds import results
 from places import HELPERS
 from tinyruns import Process, assert_same, tiny
-from workerfaults import lead_session, step_hanging_ray_worker
+from workerfaults import alive, lead_session, step_hanging_ray_worker, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -72,16 +73,6 @@ def nodes() -> Iterator[subprocess.Popen[str]]:
     shutil.rmtree(folder)
 
 
-def play(env: VectorEnv, timestep: Timestep, steps: int) -> list[Timestep | Step]:
-    """Steps and timesteps with random actions."""
-    generator = torch.Generator().manual_seed(0)
-    found: list[Timestep | Step] = []
-    for _ in range(steps):
-        step, timestep = env.step(random_actions(env.spec, timestep, generator))
-        found += [step, timestep]
-    return found
-
-
 @pytest.mark.usefixtures("nodes")
 def test_double_buffered_ray_workers_have_the_results_of_serial_stepping_and_each_half_replaces_its_own(caplog: Any):
     """States are interchangeable with those of serial stepping. The halves have unequal numbers of environments."""
@@ -95,14 +86,14 @@ def test_double_buffered_ray_workers_have_the_results_of_serial_stepping_and_eac
         assert first_difference(one, other) is None
     states = [env.state_dict() for env in envs]
     assert_same(*states)
-    timestep, _ = (commanded(env, 0, 0, 0, 0, 0)[1] for env in envs)
-    expected = play(envs[0], timestep, 12)
-    play(envs[1], timestep, 7)
+    for env in envs:
+        commanded(env, 0, 0, 0, 0, 0)
+    expected = results(envs[0], 12)
+    results(envs[1], 7)
     for env, state in zip(envs, reversed(states), strict=True):
         env.load_state_dict(state)
         commanded(env, 0, 0, 0, 0, 0)
-        found = play(env, timestep, 12)
-        assert all(first_difference(a, b) is None for a, b in zip(found, expected, strict=True))
+        assert first_difference(results(env, 12), expected) is None
     os.kill(envs[1].parts[1].backend.pids[0], signal.SIGKILL)  # pyright: ignore[reportAttributeAccessIssue]
     step, timestep = commanded(envs[1], 0, 0, 0, 0, 0)
     assert step.lost is not None
@@ -211,7 +202,6 @@ def test_ctrl_c_ends_the_workers_in_the_cluster(nodes: subprocess.Popen[str], tm
         with suppress(ProcessLookupError):
             os.killpg(trainer.pid, signal.SIGKILL)
     wait_for(lambda: not any(alive(pid) for pid in actors))
-    assert not any(alive(pid) for pid in actors)
     assert coterie.load(run) is not None
 
 
@@ -227,8 +217,6 @@ def test_no_worker_and_no_ray_survive_a_killed_trainer(tmp_path: Path):
     trainer.signal(signal.SIGKILL)
     assert trainer.end()[0] == -signal.SIGKILL
     wait_for(lambda: not any(alive(pid) for pid in started) and not folder.exists())
-    assert [name_of(pid) for pid in started if alive(pid)] == []
-    assert not folder.exists()
 
 
 def test_an_unavailable_ray_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch):
@@ -240,12 +228,6 @@ def test_an_unavailable_ray_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch)
 def test_an_invalid_address_is_an_error():
     with pytest.raises(UserError, match="expected local, auto or host:port"):
         resolve(["algo=ppo", "env=gym/CartPole-v1", "workers.kind=ray", "workers.address=ray://head"])
-
-
-def wait_for(found: Any, seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not found() and time.monotonic() < until:
-        time.sleep(0.05)
 
 
 def family(pid: int) -> list[int]:
@@ -269,10 +251,3 @@ def name_of(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return ""
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

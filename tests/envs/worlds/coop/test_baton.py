@@ -65,19 +65,6 @@ def test_delivering_a_baton_removes_the_runner_and_a_new_one_enters_at_the_gate(
     assert (row.obs["agent"][0, 0] == 0).all()
 
 
-def test_a_restored_environment_knows_who_was_alive():
-    env = env_of("baton")
-    scene(env, agents=[[3, 23, 0]], carries=[[True, False, False]])
-    step(env, "right", "stay", "stay")
-    other = env_of("baton", seed=1)
-    other.reset()
-    other.load_state_dict(env.state_dict())
-    for restored in (env, other):
-        _, row = step(restored, "stay", "stay", "stay")
-        assert row.alive.tolist() == [[False, True, True]]
-        assert not row.first.any()  # the third agent entered before
-
-
 def test_the_bell_has_no_effect_without_a_baton():
     env = env_of("baton")
     scene(env, agents=[[3, 23, 0]])

@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from coterie.assembly.resolve import resolve
-from coterie.checks.environment.contract import check
 from coterie.commands.evaluate import evaluate_baseline
 from coterie.core.types import Action
-from coterie.envs.make import make
 from coterie.envs.worlds.particle.ball import SimpleBall, SimpleBallConfig
 
 STAY, BACK, FORWARD, DOWN, UP = range(5)
@@ -132,9 +130,3 @@ def test_the_scripted_side_beats_a_random_one():
     assert metrics["left_won"] < 0.05
     both = evaluate_baseline(resolve(base), 200)["metrics"]
     assert max(both["left_won"], both["right_won"]) < 0.12
-
-
-def test_the_world_passes_the_environment_check(steady_clock: None):
-    params = {"agents": 5, "episode_limit": 12}
-    report = check(lambda n, seed: make("particle/simple_ball", params, n, seed), steps=20, num_envs=4)
-    assert report.findings == (), report.render()

@@ -19,25 +19,6 @@ def pixels_like(picture: np.ndarray, color: tuple[int, int, int], within: int = 
     return np.argwhere((np.abs(picture.astype(int) - color) <= within).all(-1))
 
 
-def crowd(count: int) -> Scene:
-    positions = np.random.default_rng(0).uniform(-1, 1, (count, 2))
-    colors = list(PALETTE.values())
-    discs = tuple(
-        Disc(float(x), float(y), 0.05, colors[i % len(colors)], label=f"agent_{i}")
-        for i, (x, y) in enumerate(positions)
-    )
-    return Scene("crowd", discs, (Message("agent_0", "left"),), links=((0, 1),), score={"step": 12, "return": -34.31})
-
-
-@pytest.mark.parametrize("size", [64, 333])
-def test_a_picture_is_a_square_of_bytes_at_any_size(size: int):
-    picture = draw_scene(crowd(8), size)
-    assert picture.shape == (size, size, 3)
-    assert picture.dtype == np.uint8
-    assert picture.flags["C_CONTIGUOUS"]
-    assert picture.flags["WRITEABLE"]
-
-
 def test_a_disc_is_drawn_at_its_world_position():
     picture = draw_scene(Scene("", (Disc(0.5, 0.5, 0.1, BLUE),)), 100)
     center = pixels_like(picture, BLUE).mean(0)

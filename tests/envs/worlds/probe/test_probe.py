@@ -1,16 +1,12 @@
-"""All probes: exact returns and values compared with play, negative controls, checks, errors, pictures."""
+"""All probes: exact returns and values compared with play, negative controls, errors, pictures."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from coterie.checks.environment.contract import check
 from coterie.core.errors import UserError
-from coterie.envs.contract.traces import random_actions
 from coterie.envs.make import make
 from coterie.envs.worlds.probe import SCENARIOS
 from probeplay import GAMMA, is_close_to, make_env, play_episodes, probe_of, step_discrete, world_state
@@ -103,50 +99,9 @@ def test_blind_agents_observe_zeros_and_have_the_value_of_a_guess(name: str):
     assert (value == (world.reference.control_return or 0)).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "params"),
-    [(name, {}) for name in ("endless", "hybrid", "image", "masked", "sacrifice", "continuous")]
-    + [("continuous", {"follow": True})],
-)
-def test_probes_pass_the_environment_check(name: str, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("coterie.checks.environment.contract.MIN_SPEED", 0)
-    report = check(lambda n, seed: make(f"probe/{name}", params, n, seed, with_state=True), steps=25, num_envs=6)
-    draws = probe_of(make_env(name, **params)).reset_noise_size > 0 and (name != "continuous" or "follow" in params)
-    assert [finding.name for finding in report.findings] == ([] if draws else ["seed-ignored"]), report.render()
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "message"),
-    [
-        ("action", {"choices": 2, "good": 2}, "env.good=2: no such choice. Expected 0 to 1."),
-        ("action", {"choices": 1}, "env.choices=1: expected an integer at least 2"),
-        ("delayed", {"length": 1}, "env.length=1"),
-        ("memory", {"delay": -1}, "env.delay=-1"),
-        ("sacrifice", {"lure": 1}, "env.lure=1: expected"),
-        ("continuous", {"target": 2}, "env.target=2: expected"),
-        ("flat", {"actions": "words"}, "env.actions=words: expected"),
-        ("image", {"size": 4}, "env.size=4"),
-        ("constant", {"pay": 1}, "has no setting 'env.pay'"),
-        ("rolls", {}, "Did you mean 'probe/roles'"),
-    ],
-)
-def test_invalid_settings_raise_a_one_line_error(name: str, params: dict[str, Any], message: str):
-    with pytest.raises(UserError) as error:
-        make(f"probe/{name}", params)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(("name", "size"), [("hybrid", 64), ("image", 240), ("sacrifice", 120)])
-def test_pictures_show_the_last_action(name: str, size: int):
-    env, generator = make_env(name), torch.Generator().manual_seed(2)
-    before = env.render(0, size)
-    timestep = env.reset(0)
-    env.step(random_actions(env.spec, timestep, generator))
-    after = env.render(0, size)
-    assert before.shape == after.shape == (size, size, 3)
-    assert before.dtype == np.uint8
-    assert (before != after).any()
+def test_a_good_choice_that_does_not_exist_raises_a_one_line_error():
+    with pytest.raises(UserError, match=r"env\.good=2: no such choice\. Expected 0 to 1\.$"):
+        make("probe/action", {"choices": 2, "good": 2})
 
 
 def test_pictures_show_masks_and_dead_agents():

@@ -1,16 +1,12 @@
-"""All battles: environment contract, SMAC's sizes, masks, observations, rewards, termination, seeds and rendering."""
+"""All battles: SMAC's sizes, masks, observations, rewards, termination, seeds and rendering."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from coterie.checks.environment.contract import check
-from coterie.core.errors import UserError
-from coterie.envs.make import make, spec_of
+from coterie.envs.make import make
 from coterie.envs.worlds.skirmish.render import Fighter, Scene, draw
 from coterie.envs.worlds.skirmish.scripts import hit_and_run
 from episodeplay import by_script
@@ -33,12 +29,6 @@ SIZES = {
     "2c_vs_64zg": (332, 342, 70, 400),
 }
 """Sizes of observation and state, number of actions and step limit in SMAC."""
-
-
-def test_world_satisfies_the_environment_contract(steady_clock: None):
-    report = check(lambda num_envs, seed: env_of("MMM", num_envs, seed, episode_limit=15), steps=20, num_envs=2)
-    assert not [finding for finding in report.findings if finding.name != "slow"], report  # on a busy machine
-    assert report.summary["resume"] == "bit-for-bit"
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -248,39 +238,7 @@ def test_step_does_not_modify_its_input_state():
         state, before = after, {name: value.clone() for name, value in after.items()}
 
 
-@pytest.mark.parametrize(
-    ("params", "said"),
-    [
-        ({"reward": "dense"}, "reward"),
-        ({"enemy_focus": "all"}, "enemy_focus"),
-        ({"enemy_damage": -1}, "enemy_damage"),
-        ({"episode_limit": 0}, "episode_limit"),
-        ({"enemydamage": 1}, "env.enemy_damage"),
-    ],
-)
-def test_invalid_settings_give_a_one_line_error(params: dict[str, Any], said: str):
-    with pytest.raises(UserError, match=said) as error:
-        make("skirmish/3m", params)
-    assert "\n" not in str(error.value)
-
-
-def test_an_unknown_map_suggests_a_known_one():
-    with pytest.raises(UserError, match="skirmish/3m"):
-        make("skirmish/3n")
-    assert spec_of("skirmish/3m").name == "3m"
-
-
 # ---------------------------------------------------------------------------------------------------------- pictures
-
-
-@pytest.mark.parametrize(("name", "size"), [("MMM", 64), ("corridor", 333)])
-def test_rendering_is_a_square_uint8_image_at_any_size(name: str, size: int):
-    env = env_of(name)
-    env.reset(0)
-    picture = env.render(0, size)
-    assert picture.shape == (size, size, 3)
-    assert picture.dtype == np.uint8
-    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
 
 
 def test_rendering_shows_health_positions_and_attacks():

@@ -10,7 +10,6 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from coterie.checks.environment.contract import check
 from coterie.config.schema import Choice
 from coterie.core.types import Action
 from coterie.envs.make import make
@@ -209,13 +208,6 @@ def test_random_episodes_equal_a_plain_reference(level, settings):
 
 
 # ---------------------------------------------------------------------------------------------------------- environment
-
-
-def test_junctions_keep_the_contract_of_environments(steady_clock: None):
-    settings = {"episode_limit": 12, "arrival_rate": 0.5}
-    report = check(lambda n, seed: make("traffic/junction-medium", settings, n, seed, with_state=True), 30, 2)
-    assert not [finding for finding in report.findings if finding.name != "slow"], report  # on a busy machine
-    assert report.summary["resume"] == "bit-for-bit"
 
 
 def test_the_arrival_rate_can_differ_between_environments():
