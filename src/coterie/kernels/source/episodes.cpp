@@ -61,6 +61,6 @@ COTERIE_EPISODES(double, f64)
 // The number of steps of its episode before each timestep [T + 1, B]. n: T, B; acted: [T, B]; before: of the first one.
 COTERIE_API void coterie_steps_done_f32(const int64_t* n, const bool* acted, const int64_t* before, int64_t* done, int) {
   const int64_t B = n[1];
-  std::memcpy(done, before, size_t(B) * sizeof(int64_t));
+  for (int64_t b = 0; b < B; b++) done[b] = before[b];
   for (int64_t k = 0; k < n[0] * B; k++) done[B + k] = acted[k] ? done[k] + 1 : 0;
 }
