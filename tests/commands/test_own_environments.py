@@ -79,3 +79,10 @@ def test_the_traceback_option_shows_the_whole_traceback(tmp_path: Path, capsys: 
     message = capsys.readouterr().err
     assert message.count("\n") == 1
     assert "--traceback shows the whole traceback" in message
+
+
+@pytest.mark.parametrize("algo", ["ippo", "vdn"])
+def test_agents_may_observe_no_numbers(algo: str, tmp_path: Path):
+    lines = LINES.replace("(2,)", "(0,)").replace("zeros(2", "zeros(0").replace("False, False", "True, False")
+    (tmp_path / "blind.py").write_text(lines)
+    assert main(["train", "env=blind:Env", f"algo={algo}", "steps=400", "eval.every=0", "out=runs/own/run"]) == 0

@@ -175,7 +175,7 @@ def _as_flat(module: nn.Module) -> Tensor:
     Raises:
         ValueError: If they are not.
     """
-    first, *others = parameters = [p.detach() for p in module.parameters()]
+    first, *others = parameters = [p.detach() for p in module.parameters() if p.numel()]
     ends = itertools.accumulate((p.nbytes for p in parameters), initial=first.data_ptr())
     if not all(p.is_contiguous() and p.data_ptr() == end for p, end in zip(others, [*ends][1:], strict=False)):
         raise ValueError("the parameters of a network are not next to each other in memory: create its optimizer first")

@@ -139,7 +139,7 @@ def update_moments(
         found = fused.update_moments((moments["count"], moments["mean"], moments["deviation"]), x, valid)
         if found is not None:
             return dict(zip(("count", "mean", "deviation"), found, strict=True))
-    x = x.reshape(-1, x.shape[-1]).double()
+    x = x.reshape(x.shape[:-1].numel(), x.shape[-1]).double()
     keep = torch.ones(x.shape[0], dtype=torch.bool, device=x.device) if valid is None else valid.reshape(-1)
     count, total = keep.sum().double(), torch.where(keep[:, None], x, 0.0).sum(0)
     mean = total / count.clamp(min=1)
