@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coterie.config.samplers import Uniform
-from coterie.core.tree import tree_map
+from coterie.core.tree import tree_leaves, tree_map
 from coterie.envs.make import make
 from coterie.envs.worlds.world import WorldEnv
 from coterie.kernels import switch
@@ -113,6 +113,17 @@ def test_episodes_begin_with_parameters_of_their_own_and_end_as_the_world_says(e
             collector._collect._traced = lambda policies: {**policies}
         found.append(collected(collector))
     assert_equal(*found)
+
+
+@pytest.mark.parametrize("value", [0, 1])
+@pytest.mark.parametrize("length", [1, 9])
+def test_a_rollout_shares_no_memory_with_the_environment(length, value):
+    written, plain = collector_of("logits"), collector_of("logits")
+    for _ in range(9):
+        rollouts = [tree_leaves(collector.advance(length)[0]) for collector in (written, plain)]
+        assert_equal([x.clone() for x in rollouts[0]], [x.clone() for x in rollouts[1]])
+        for x in rollouts[0]:
+            x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0).fill_(value)
 
 
 def test_episodes_out_of_phase_end_at_their_own_limits():

@@ -245,7 +245,7 @@ def _addresses(constants: ParticleConstants, inputs: StepInputs, out: StepOutput
     )
 
 
-class SeveralSteps(NamedTuple):
+class StepMemory(NamedTuple):
     """Arguments of the C function for steps, and memory of their results.
 
     Attributes:
@@ -275,7 +275,7 @@ class SeveralSteps(NamedTuple):
 
 def several_steps(
     constants: ParticleConstants, inputs: Sequence[StepInputs], observed: Sequence[Tensor], final: Sequence[bool]
-) -> SeveralSteps:
+) -> StepMemory:
     """Prepares steps of a world with reward and observations whose actions are choices of one role's agents.
 
     Args:
@@ -298,7 +298,7 @@ def several_steps(
         places.append(episodes[number].buffer_info()[0])
     states = flat.new_empty(1 + steps, constants.rows, envs)
     states[0].copy_(flat.T)
-    return SeveralSteps(
+    return StepMemory(
         *constants.arrays(envs),
         episodes=native.addresses(*places),
         flat=states,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.kernels import mlp, native
-from coterie.kernels.particle import SeveralSteps
+from coterie.kernels.particle import StepMemory
 
 
 class Layers(NamedTuple):
@@ -126,7 +126,7 @@ class PreparedActor:
         self._constants = [None if pair is None else pair[i].buffer_info()[0] for i in (0, 1) for pair in pairs]
         self._scale = (actor.scale or (None, None))[:2]
 
-    def __call__(self, inputs: Inputs, noise: Sequence[Tensor] | None, world: SeveralSteps | None = None) -> Acted:
+    def __call__(self, inputs: Inputs, noise: Sequence[Tensor] | None, world: StepMemory | None = None) -> Acted:
         """Acts once; with a world acts and steps as often as it says, and writes the results of steps to it.
 
         Args:

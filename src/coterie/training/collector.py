@@ -84,7 +84,7 @@ class Collector:
         self.env, self.policies = env, dict(policies)
         self._seed = seed
         self._collect = CollectFunction(cuda_graphs)
-        self._work: tuple[float, float] | None = None
+        self._multiplications: tuple[float, float] | None = None  # to act once, by PyTorch and by kernels
         self._collected = 0  # timesteps per environment since the start of the run
         self._noise = {name: generator(seed, "noise", name, device=env.device) for name in policies}
         self._others = OtherTeamsRecorder(env.spec, readers, seed, env.device, ranks)
@@ -116,8 +116,8 @@ class Collector:
         initial_hidden_state = {name: tree_map(torch.clone, hidden) for name, hidden in self._hidden_state.items()}
         noise = self._draw_noise(steps)
         modes: dict[str, Mode] = dict.fromkeys(self.policies, "explore")
-        self._work = self._work or multiplications(self.env, self.policies.values())
-        with inference_context(self.env, self.policies.values(), self._work):
+        self._multiplications = self._multiplications or multiplications(self.env, self.policies.values())
+        with inference_context(self.env, self.policies.values(), self._multiplications):
             collected = self._collect(
                 self.env,
                 self.policies,
@@ -212,7 +212,7 @@ class Collector:
 
     def set_policies(self, policies: dict[str, Policy]) -> None:
         """Replaces the policies of the given teams from the next rollout on, with fresh hidden states."""
-        self._work = None
+        self._multiplications = None
         for name, policy in policies.items():
             self.policies[name], self._hidden_state[name] = policy, policy.initial_hidden_state(self.env.num_envs)
 

@@ -14,6 +14,7 @@ from coterie.core.specs import EnvSpec, RoleSpec, TeamSpec
 from coterie.functional.intervals import standard_error
 from coterie.kernels import episodes as kernel
 from coterie.kernels import switch
+from coterie.kernels.episodes import EndedEpisodes
 
 _MAX_LISTED_AGENTS = 16
 """Teams with more agents than this get no return per agent in the metrics."""
@@ -233,7 +234,7 @@ class EpisodeTracker:
             acted: True where an action was taken, [T, B] bool.
             episode_end: True where an episode ends, [T, B] bool.
             episode_truncated: True where a limit ends an episode, [T, B] bool.
-            num_ended: Number of episodes that end or are dropped; None to read it.
+            num_ended: Number of episodes that end or are dropped, so that a GPU is not waited for; None to read it.
             metrics: Environment metrics of each step by name, T dicts of [B].
             lost: True where an episode is dropped because its worker failed, [T, B] bool. Its rewards are discarded.
             labels: Opponent numbers by team, [T, B] int64 each.
@@ -268,8 +269,8 @@ class EpisodeTracker:
 
 def _sum_episodes(
     reward: Tensor, group_reward: Tensor, acted: Tensor, ended: Tensor, before: Tensor, num_ended: int | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Does what `coterie.kernels.episodes.sum_episodes` does."""
+) -> EndedEpisodes:
+    """Does what `coterie.kernels.episodes.sum_episodes` does. `num_ended` is read by GPUs only."""
     sums = torch.cat([reward, group_reward, acted.unsqueeze(-1)], -1).double()
     sums[0] += before
     sums = sums.cumsum_(0)
@@ -280,12 +281,12 @@ def _sum_episodes(
         env, step = ends // len(reward), ends % len(reward)
     totals = sums[step, env]  # includes the earlier episodes of this rollout, which are subtracted below
     if not len(env):
-        return sums[-1].clone(), totals, env, step
+        return EndedEpisodes(sums[-1].clone(), totals, env, step)
     same_env = env[1:] == env[:-1]
     earlier = torch.cat([torch.zeros_like(totals[:1]), torch.where(same_env[:, None], totals[:-1], 0.0)])
     last_of_env = torch.cat([~same_env, same_env.new_ones(1)])
     after = sums[-1].index_add(0, env, torch.where(last_of_env[:, None], totals, 0.0), alpha=-1)
-    return after, totals - earlier, env, step
+    return EndedEpisodes(after, totals - earlier, env, step)
 
 
 def true_indices(mask: Tensor, count: int) -> Tensor:

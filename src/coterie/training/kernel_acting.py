@@ -13,7 +13,7 @@ from coterie.core.tree import Tree, tree_map
 from coterie.core.types import Action, HiddenState, Timestep
 from coterie.envs.contract.vector import VectorEnv
 from coterie.envs.worlds.world import WorldEnv
-from coterie.kernels.particle import SeveralSteps
+from coterie.kernels.particle import StepMemory
 from coterie.kernels.rollout import Acted, Actor, Inputs, Layers, PreparedActor, has_kernel
 from coterie.nets.layers import MLP, Linear, VectorEncoder
 from coterie.nets.recurrent import GRU
@@ -57,7 +57,7 @@ class KernelActor:
         return {self._role: Action(acted.action[0])}, self._hidden_state(acted), extras
 
     def advance(
-        self, world: SeveralSteps, timestep: Timestep, hidden_state: HiddenState, noise: Sequence[Tree], mode: Mode
+        self, world: StepMemory, timestep: Timestep, hidden_state: HiddenState, noise: Sequence[Tree], mode: Mode
     ) -> tuple[dict[str, Action], HiddenState, dict[str, Any]]:
         """Acts and steps as often as `world` says. Returns what `act` does, with a time axis."""
         prepared = self.prepared(timestep)

@@ -128,7 +128,7 @@ def stack_steps(steps: list[Step], spec: EnvSpec) -> Step:
     if spec.agents_can_die or spec.has_group_reward:
         group_reward = torch.stack([step.group_reward for step in steps])
     else:
-        group_reward = steps[0].group_reward.expand(len(steps), -1, -1)
+        group_reward = steps[0].group_reward.clone().expand(len(steps), -1, -1)
     return Step(
         reward=reward,
         group_reward=group_reward,

@@ -106,7 +106,8 @@ class World(ABC):
             None. It returns None if there is no kernel for the type or the device.
         several_steps: function that prepares steps for a kernel which also acts, or None. Its arguments are the present
             state followed by initial states, and the `SeveralSteps.final` flags: a step from a final timestep leads to
-            the next initial state. Only the time limit may end episodes of such a world.
+            the next initial state. Only the time limit may end episodes of such a world, agents do not die, and its
+            steps need no noise.
         cuda_graphs: False if `reset`, `step` or `observe` read tensors on the host or copy any to the device, so that
             they cannot be captured as part of a CUDA graph.
     """
@@ -228,7 +229,7 @@ class WorldEnv(RandomizableEnv, CapturableEnv):
         return step, self._timestep(first, observation, outcome.agent_terminated)
 
     def several_steps(self, steps: int) -> SeveralSteps | None:
-        """Prepares steps, which a kernel that also acts has to take.
+        """Prepares steps, which a kernel that also acts has to take: the clock and the noise are those after them.
 
         Returns None if there is no kernel, or if episodes end at different timesteps.
         """
@@ -260,12 +261,12 @@ class WorldEnv(RandomizableEnv, CapturableEnv):
         """
         self._state, observation = steps.results(now.obs)
         count, shape = len(steps.final) - 1, (len(steps.final) - 1, self.num_envs, self._n)
-        final = torch.tensor(steps.final).unsqueeze(-1).expand(-1, self.num_envs)
-        ended, never = final[1:], self._no_envs.expand(count, -1)
+        final = torch.tensor(steps.final).unsqueeze(-1).repeat(1, self.num_envs)
+        ended, never = final[1:].clone(), torch.zeros(shape[:2], dtype=torch.bool)
         terminated, truncated = (ended, never) if self.world.terminate_at_limit else (never, ended)
         step = Step(
             reward=steps.arguments.reward,
-            group_reward=self._no_group_reward.expand(count, -1, -1),
+            group_reward=self._no_group_reward.clone().expand(count, -1, -1),
             terminated=terminated.unsqueeze(-1).expand(shape),
             truncated=truncated.unsqueeze(-1).expand(shape),
             episode_terminated=terminated,
@@ -276,7 +277,7 @@ class WorldEnv(RandomizableEnv, CapturableEnv):
             obs=observation.obs,
             action_mask={},
             state=observation.state,
-            alive=self._all_agents.expand(count + 1, -1, -1),
+            alive=self._all_agents.clone().expand(count + 1, -1, -1),
             first=torch.cat((now.first.unsqueeze(0), final[:-1].unsqueeze(-1).expand(shape))),
             acted=~final,
         )

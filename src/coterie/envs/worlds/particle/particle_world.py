@@ -284,9 +284,9 @@ class ParticleWorld(World):
             steps.obs[0].copy_(obs[role].view(len(steps.obs[0]), agents * size))
             after = {
                 **states[-1],
-                "flat": steps.flat[-1].T,
-                "coasting_velocity": steps.coasting[last].permute(2, 0, 1),
-                "returns": steps.returns[last].T,
+                "flat": steps.flat[-1].clone().T,  # not in the memory of the rollout
+                "coasting_velocity": steps.coasting[last].clone().permute(2, 0, 1),
+                "returns": steps.returns[last].clone().T,
             }
             return after, self._observation(steps.obs, steps.flat.transpose(1, 2))
 

@@ -18,8 +18,8 @@ from coterie.kernels.particle import (
     CoverageReward,
     ObservationMap,
     ParticleConstants,
-    SeveralSteps,
     StepInputs,
+    StepMemory,
     StepOutputs,
     envs_last,
     particle_step,
@@ -85,7 +85,7 @@ class StepKernel:
         coverage, linear = self._scenario.coverage, self._scenario.linear_observations
         return len(self._roles) == 1 and linear and coverage is not None and not coverage.terminates
 
-    def several(self, states: Sequence[State], observed: Sequence[Tensor], final: Sequence[bool]) -> SeveralSteps:
+    def several(self, states: Sequence[State], observed: Sequence[Tensor], final: Sequence[bool]) -> StepMemory:
         """Prepares steps with discrete actions.
 
         Args:
