@@ -67,8 +67,8 @@ def assert_equal(found, expected):
                 assert torch.equal(x.signbit(), y.signbit()), path
 
 
-def follow(env, timestep, steps, kernels_on):
-    """Compares both ways in each step of a trajectory. Returns the numbers of ended episodes and of attacks."""
+def assert_equal_in_each_step(env, timestep, steps, kernels_on):
+    """Checks each step of a trajectory. Returns the numbers of ended episodes and of attacks."""
     generator, ended, attacks = torch.Generator().manual_seed(0), 0, 0
     for _ in range(steps):
         action = actions(timestep, generator)
@@ -82,7 +82,7 @@ def follow(env, timestep, steps, kernels_on):
 @pytest.mark.parametrize("name", [*ROSTERS, *DUELS])
 def test_each_step_of_each_map_is_that_of_pytorch(name, kernels_on):
     env, timestep = make_env(name, 64, episode_limit=35)
-    ended, attacks = follow(env, timestep, 30, kernels_on)
+    ended, attacks = assert_equal_in_each_step(env, timestep, 30, kernels_on)
     assert ended > 0
     assert attacks > 0
 
@@ -91,20 +91,20 @@ def test_each_step_of_each_map_is_that_of_pytorch(name, kernels_on):
 @pytest.mark.parametrize("config", [{"enemy_focus": "weakest"}, {"reward": "sparse", "enemy_damage": 3.0}])
 def test_settings_and_varying_parameters_have_the_same_effect(name, config, kernels_on):
     env, timestep = make_env(name, 32, varying="reward" not in config, episode_limit=60, **config)
-    assert follow(env, timestep, 30, kernels_on)[0] > 0
+    assert assert_equal_in_each_step(env, timestep, 30, kernels_on)[0] > 0
 
 
 @pytest.mark.parametrize("reward", ["shaped", "sparse"])
 def test_duels_have_the_same_rewards(reward, kernels_on):
     env, timestep = make_env("MMM_duel", 32, reward=reward, episode_limit=60)
-    follow(env, timestep, 50, kernels_on)
+    assert_equal_in_each_step(env, timestep, 50, kernels_on)
 
 
 @pytest.mark.parametrize("num_envs", [2, 7, 8, 31, 33, 70, 100])
 @pytest.mark.parametrize("name", ["2s3z", "25m"])
 def test_sums_have_pytorchs_order_for_any_number_of_environments(name, num_envs, kernels_on):
     env, timestep = make_env(name, num_envs)
-    follow(env, timestep, 12, kernels_on)
+    assert_equal_in_each_step(env, timestep, 12, kernels_on)
 
 
 def test_the_number_of_threads_does_not_change_a_bit(threads, kernels_on):
